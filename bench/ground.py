@@ -20,7 +20,7 @@ from nodeside.spec import load
 from nodeside.system import process
 from nodeside.system.host import Kernel
 from nodeside.system.scratch import scratch_directory
-from nodeside.toolkit_sidecar.headers import find_any_build
+from nodeside.toolkit_sidecar.headers import read_version_of_release
 from nodeside.trial.debian.archive import unpack_package
 from nodeside.trial.host import packed_python
 from nodeside.trial.host.toolkit import HostToolkit
@@ -102,7 +102,9 @@ class Ground:
 
     def identity(self, kernel: KernelDisk) -> Kernel:
         """The kernel as its headers name it: release and `uname -v`."""
-        return Kernel(kernel.release, find_any_build(kernel.tree, kernel.release), "x86_64")
+        return Kernel(
+            kernel.release, read_version_of_release(kernel.tree, kernel.release), "x86_64"
+        )
 
     def toolkit(self, kernel: KernelDisk) -> Path:
         """The toolkit's root file system for a kernel."""

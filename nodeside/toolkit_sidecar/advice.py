@@ -41,7 +41,7 @@ class _TooMuch(Exception):
     """A tree that is larger than what is read of one."""
 
 
-def advise(line: str, place: Workplace, source: Path) -> str:
+def advise_on_error(line: str, place: Workplace, source: Path) -> str:
     """Return what to do about an error line in this source with these headers; "" if unknown."""
     deadline = time.monotonic() + _SECONDS
     with suppress(_TooMuch):
@@ -60,18 +60,18 @@ def _advise_header(header: str, place: Workplace, source: Path, deadline: float)
     name = Path(header).name
     has_extra_flags = False
     found: list[Path] = []
-    for path in _files(source, deadline):
+    for path in _walk_files(source, deadline):
         if path.name == name and path.as_posix().endswith(f"/{header}"):
             found.append(path.relative_to(source))
         if path.name in ("Makefile", "makefile", "GNUmakefile", "Kbuild") or path.suffix == ".mk":
-            text = _read(path)
+            text = _read_text(path)
             if any(_is_rule_for(name, line) for line in text.splitlines()):
                 return _advise_rule(header, path.relative_to(source), place)
             has_extra_flags = has_extra_flags or "EXTRA_CFLAGS" in text
     if not found:
         return ""
     where = found[0].as_posix().removesuffix(header).rstrip("/") or "."
-    if has_extra_flags and _version(place.headers.release) >= _EXTRA_CFLAGS_UNTIL:
+    if has_extra_flags and _kernel_version(place.headers.release) >= _EXTRA_CFLAGS_UNTIL:
         return (
             f"{found[0]} is in the source, but kbuild ignores EXTRA_CFLAGS since Linux 6.15: write "
             "ccflags-y in its Makefile (build.patches in driver.yaml)"
@@ -100,12 +100,12 @@ def _advise_rule(header: str, makefile: Path, place: Workplace) -> str:
 
 
 def _advise_name(name: str, headers: Headers, deadline: float) -> str:
-    """Explain a name that the kernel declares only with options that are off; "" if it is not."""
+    """Explain that a name is declared only with options that are off here; "" for other names."""
     off: tuple[str, ...] = ()
     where = ""
     for base in _include_directories(headers.directory):
-        for path in _files(base, deadline):
-            text = _read(path) if path.suffix == ".h" else ""
+        for path in _walk_files(base, deadline):
+            text = _read_text(path) if path.suffix == ".h" else ""
             if name not in text:
                 continue
             lacking = _lacking_options(text, name, headers)
@@ -150,7 +150,7 @@ def _lacking_options(text: str, name: str, headers: Headers) -> tuple[str, ...] 
 def _needed_options(word: str, condition: str) -> tuple[str, ...]:
     """Return the options that must be on for a branch of a header.
 
-    None is needed by itself where another will do, or for the branch of what is absent.
+    Returns () for a branch that one of several options opens, or that an absent option does.
     """
     if word in ("ifndef", "else") or _NEGATED.search(condition):
         return ()
@@ -161,14 +161,14 @@ def _needed_options(word: str, condition: str) -> tuple[str, ...]:
 def _include_directories(headers: Path) -> Iterator[Path]:
     """Yield the directories of a kernel's headers. Debian has one that its flavours share."""
     yield headers / "include"
-    common = re.search(r"^include (/\S+)/Makefile$", _read(headers / "Makefile"), re.MULTILINE)
+    common = re.search(r"^include (/\S+)/Makefile$", _read_text(headers / "Makefile"), re.MULTILINE)
     if common:
         yield Path(common[1]) / "include"
     elif (headers / "source").is_dir():
         yield headers / "source" / "include"
 
 
-def _files(base: Path, deadline: float) -> Iterator[Path]:
+def _walk_files(base: Path, deadline: float) -> Iterator[Path]:
     """Yield the regular files of a tree, the upper ones first. Raises _TooMuch."""
     waiting, count = deque([base]), 0
     while waiting:
@@ -185,13 +185,13 @@ def _files(base: Path, deadline: float) -> Iterator[Path]:
                     yield path
 
 
-def _read(path: Path) -> str:
+def _read_text(path: Path) -> str:
     """Return the text of a file, "" if it cannot be read or is too long."""
     with suppress(OSError, UntrustedFile), open_untrusted(path, limit=_BYTES) as file:
         return file.read().decode(errors="replace")
     return ""
 
 
-def _version(release: str) -> tuple[int, ...]:
+def _kernel_version(release: str) -> tuple[int, ...]:
     match = re.match(r"(\d{1,4})\.(\d{1,4})", release)
     return (int(match[1]), int(match[2])) if match else ()

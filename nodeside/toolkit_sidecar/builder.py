@@ -34,9 +34,9 @@ from nodeside.toolkit_sidecar.collect import collect_modules, remove_prebuilt
 from nodeside.toolkit_sidecar.confinement import (
     BuildWatch,
     Step,
-    disk_full,
+    disk_full_error,
     free_bytes,
-    nothing_left,
+    leave_no_process,
     run_confined,
 )
 from nodeside.toolkit_sidecar.dkms import dkms_recipe, make_plan, needs_in_words
@@ -47,7 +47,7 @@ from nodeside.toolkit_sidecar.recipe import (
     Recipe,
     Workplace,
     build_environment,
-    extra_symbols,
+    extra_symbols_path,
     flags_for_same_bytes,
     make_recipe,
     patch_steps,
@@ -96,7 +96,7 @@ class BuildRun:
                 self._run_step(step)
             recipe = self._make_recipe(place)
             for note in recipe.notes:
-                self._note(note)
+                self._note_and_log(note)
         with self._time_stage("build"):
             for step in recipe.before:
                 self._run_step(step)
@@ -117,7 +117,7 @@ class BuildRun:
         size = tree_size(source)
         self.watch.leave_to_others(size)
         bench = Bench(self.root, request.kernel, request.settings, out, size)
-        with nothing_left(str(out), "the check of the toolchain"):
+        with leave_no_process(str(out), "the check of the toolchain"):
             self.toolchain = require_toolchain(bench, jobs)
         self.notes += bench.notes
         self.log.say(f"compiler: {self.toolchain.compiler}; headers: {self.toolchain.headers}")
@@ -129,7 +129,7 @@ class BuildRun:
         if request.settings.symbols:
             given = self.shared.symbols / request.settings.symbols
             kernels = bench.known_headers.directory / "Module.symvers"
-            write_extra_symbols(given, kernels, extra_symbols(out))
+            write_extra_symbols(given, kernels, extra_symbols_path(out))
         return Workplace(
             *(request, out, bench.known_headers, jobs),
             compiler=compiler.name,
@@ -142,7 +142,7 @@ class BuildRun:
         target = self.out / "build"
         copy_tree(self.shared.source(self.request.source), target)
         (self.out / "output").mkdir()
-        self.watch.look()
+        self.watch.check()
         prebuilt = remove_prebuilt(target)
         if prebuilt and self.request.settings.kind is not BuildKind.COMMAND:
             self.notes.append(f"removed modules that came with the source: {', '.join(prebuilt)}")
@@ -151,7 +151,7 @@ class BuildRun:
         if self.request.settings.kind is not BuildKind.DKMS:
             return make_recipe(place)
         kernel, headers, tree = self.request.kernel, place.headers, self.out / "dkms"
-        values = dkms_conf.evaluate(
+        values = dkms_conf.evaluate_conf(
             place.directory / "dkms.conf",
             dump=self.out / "dkms.conf.values",
             shell=dkms_conf.shell_variables(
@@ -160,7 +160,7 @@ class BuildRun:
             env=place.env,
             mark=str(self.out),
             log=self.log,
-            watch=self.watch.within(_CONF_SECONDS, "dkms.conf"),
+            watch=self.watch.limited_to(_CONF_SECONDS, "dkms.conf"),
         )
         try:
             plan = make_plan(values, kernel, headers)
@@ -170,7 +170,7 @@ class BuildRun:
             raise
         if plan.needs and not self.request.settings.symbols:
             self.unmet = needs_in_words(plan.needs)
-            self._note(self.unmet)
+            self._note_and_log(self.unmet)
         package = tree / plan.name / plan.version
         directory = package / "build"
         move_to(place.directory, directory)
@@ -180,7 +180,7 @@ class BuildRun:
             (base / "module").mkdir(parents=True, exist_ok=True)
         return dkms_recipe(plan, place, directory)
 
-    def _note(self, words: str) -> None:
+    def _note_and_log(self, words: str) -> None:
         """Tell in the log and the result what the build does not do as one might expect."""
         self.notes.append(words)
         self.log.say(words)
@@ -204,19 +204,19 @@ class BuildRun:
         self.log.first_error.end_step(code)
         if code == 0:
             return
-        raise self._step_failed(step, code, outcome, killed_before)
+        raise self._step_error(step, code, outcome, killed_before)
 
-    def _step_failed(self, step: Step, code: int, outcome: str, killed_before: int) -> BuildFailed:
+    def _step_error(self, step: Step, code: int, outcome: str, killed_before: int) -> BuildFailed:
         if memory.count_kills(self.root) > killed_before:
             jobs = _choose_jobs(self.root, self.begun)
             what = "the OOM killer killed a process of the build"
-            failed = memory.out_of_memory(self.root, what, jobs)
+            failed = memory.out_of_memory_error(self.root, what, jobs)
             failed.command, failed.step_exit_code = step.by_hand, code
             return failed
         free = free_bytes(self.out)
         short = self.log.reported_full and free < LEAST_SPACE
         if self.log.out_of_space or short or free < 1 << 20:
-            failed = disk_full(self.out, free)
+            failed = disk_full_error(self.out, free)
             failed.command, failed.step_exit_code = step.by_hand, code
             return failed
         kind = FailureKind.BAD_SOURCE if step.name == "patch" else FailureKind.COMPILE
@@ -231,13 +231,15 @@ class BuildRun:
 
     def _hint_for(self, step: Step) -> str:
         """Return what to do about the first error, from the output, the source and the headers."""
-        from nodeside.toolkit_sidecar.advice import advise  # only a failed build needs it
+        from nodeside.toolkit_sidecar.advice import advise_on_error  # only a failed build needs it
 
         found, place = self.log.first_error, self.place
         if place is None:
             return found.hint
         is_dkms = self.request.settings.kind is BuildKind.DKMS  # which has a directory of its own
-        return found.advise(advise(found.error, place, step.cwd if is_dkms else place.source))
+        return found.hint_with(
+            advise_on_error(found.error, place, step.cwd if is_dkms else place.source)
+        )
 
     def _collect_modules(self, recipe: Recipe) -> None:
         roots = [self.out / "output", recipe.directory]
@@ -245,7 +247,7 @@ class BuildRun:
             roots[1] = self.out / "build"
         remove_tree(self.out / "modules")  # the build may have created one itself
         required = self.request.settings.modules
-        collected = collect_modules(recipe, roots, self.out, required, self.watch.look)
+        collected = collect_modules(recipe, roots, self.out, required, self.watch.check)
         self.modules = collected.modules
         self.notes += collected.notes
 
@@ -253,7 +255,7 @@ class BuildRun:
     def _time_stage(self, name: str) -> Iterator[None]:
         started = time.monotonic()
         try:
-            self.watch.look()
+            self.watch.check()
             yield
         finally:
             self.seconds[name] = round(time.monotonic() - started, 4)
@@ -323,7 +325,7 @@ def _give_up(root: Path, times: int, *, killed_with_container: bool) -> None:
         if times >= memory.lives_for(count_jobs(root)):
             who = "the toolkit container" if killed_with_container else "the build"
             what = f"{who} was killed {times} times, probably by the OOM killer"
-            raise memory.out_of_memory(root, what, _choose_jobs(root, times))
+            raise memory.out_of_memory_error(root, what, _choose_jobs(root, times))
     elif times >= memory.MOST_LIVES:
         raise BuildFailed(
             FailureKind.INTERNAL,

@@ -63,9 +63,9 @@ class BuildLog:
     def say(self, line: str) -> None:
         """Write a line by the sidecar itself, marked with `# `."""
         self.end_line()
-        self.feed(f"# {line}\n".encode(errors="replace"))
+        self.add_output(f"# {line}\n".encode(errors="replace"))
 
-    def feed(self, data: bytes) -> None:
+    def add_output(self, data: bytes) -> None:
         """Add output of the build, as read from the pipe."""
         self._write_within_limit(data)
         *complete, self._open_line = (self._open_line + data).split(b"\n")
@@ -79,7 +79,7 @@ class BuildLog:
     def end_line(self) -> None:
         """End a line that the build left open."""
         if self._open_line:
-            self.feed(b"\n")
+            self.add_output(b"\n")
 
     @property
     def out_of_space(self) -> bool:
@@ -103,7 +103,7 @@ class BuildLog:
         line = raw.decode(errors="replace").rstrip("\r").translate(_CONTROL)[:_LINE]
         if not line.startswith("# "):  # a line of the build, not of the sidecar
             line = self._source.sub("", line)
-            self.first_error.scan(line)
+            self.first_error.scan_line(line)
             if not self.reported_full and NO_SPACE.search(line):
                 self.reported_full = True
         self._tail.append(line)

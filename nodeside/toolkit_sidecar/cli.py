@@ -94,7 +94,7 @@ def _run_verb(options: argparse.Namespace) -> ExitCode:
         _set_up_log(options)
         host, shared = Host(options.root.absolute()), SharedDir(options.shared.absolute())
         echo = _Echo(as_json=options.log_format == "json")
-        return Sidecar(shared, host, echo).work(life)
+        return Sidecar(shared, host, echo).answer_requests(life)
 
     return Supervisor(options.shared.absolute(), work).run(once=options.once)
 
@@ -127,13 +127,13 @@ def _check_verb(options: argparse.Namespace) -> ExitCode:
 
     from nodeside.protocol.bundle_key import BuildKind, BuildSettings
     from nodeside.system.host import Host, Kernel
-    from nodeside.toolkit_sidecar.headers import find_any_build
+    from nodeside.toolkit_sidecar.headers import read_version_of_release
     from nodeside.toolkit_sidecar.jobs import count_jobs
     from nodeside.toolkit_sidecar.toolchain import Bench, inspect_toolchain
 
     kernel = Host(options.root).kernel
     if options.kernel and options.kernel != kernel.release:
-        version = find_any_build(options.root, options.kernel)
+        version = read_version_of_release(options.root, options.kernel)
         kernel = Kernel(options.kernel, version, kernel.architecture)
     settings = BuildSettings(BuildKind(options.kind), ())
     findings = inspect_toolchain(Bench(options.root, kernel, settings, options.directory))

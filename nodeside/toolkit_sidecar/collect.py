@@ -19,7 +19,7 @@ from nodeside.protocol.build_records import BuiltModule, FailureKind
 from nodeside.protocol.module_names import kernel_name
 from nodeside.system import process
 from nodeside.system.files import UntrustedFile, disk_errors, open_untrusted
-from nodeside.toolkit_sidecar.descendants import enclosure
+from nodeside.toolkit_sidecar.descendants import make_enclosure
 from nodeside.toolkit_sidecar.failure import BuildFailed
 from nodeside.toolkit_sidecar.recipe import Product, Recipe
 from nodeside.values import frozen
@@ -45,17 +45,17 @@ def collect_modules(
     roots: Sequence[Path],
     out: Path,
     required: Sequence[str],
-    look: Callable[[], None],
+    check: Callable[[], None],
 ) -> Collected:
     """Copy the modules found below `roots` to `out/modules`. Raises BuildFailed: no-module.
 
-    `required` names the modules that must be among them; if empty, any module will do. `look` is
+    `required` names the modules that must be among them; if empty, any module will do. `check` is
     called often and may end the build: a thousand sparse files become a thousand full ones.
     """
     directory = out / "modules"
     directory.mkdir()
     files, notes = _choose_products(recipe, roots, required)
-    modules = tuple(_take_module(product, directory, notes, look) for product in files)
+    modules = tuple(_take_module(product, directory, notes, check) for product in files)
     _require_modules(required, modules, [product.file for product in files])
     names = {kernel_name(name) for name in required}
     extra = [module.name for module in modules if names and module.name not in names]
@@ -166,11 +166,11 @@ def _is_inside(path: Path, base: Path) -> bool:
 
 
 def _take_module(
-    product: Product, directory: Path, notes: list[str], look: Callable[[], None]
+    product: Product, directory: Path, notes: list[str], check: Callable[[], None]
 ) -> BuiltModule:
     """Copy, strip and hash one module."""
     target = directory / f"{product.installed_as}.ko"
-    signed = _copy_module(product.file, target, look)
+    signed = _copy_module(product.file, target, check)
     if signed:
         notes.append(f"the build signed {target.name}: not stripped")
     elif product.strip:
@@ -187,14 +187,14 @@ def _take_module(
     )
 
 
-def _copy_module(source: Path, target: Path, look: Callable[[], None]) -> bool:
+def _copy_module(source: Path, target: Path, check: Callable[[], None]) -> bool:
     """Copy a module out of the build's reach. Return whether a signature is appended to it."""
     try:
         with open_untrusted(source, limit=MODULE_LIMIT) as file, disk_errors(target):
             with open(target, "xb") as copy:
                 while piece := file.read(_PIECE):
                     copy.write(piece)
-                    look()
+                    check()
             file.seek(-min(len(_SIGNATURE), os.fstat(file.fileno()).st_size), os.SEEK_END)
             return file.read() == _SIGNATURE
     except (FileNotFoundError, UntrustedFile) as exc:
@@ -204,7 +204,9 @@ def _copy_module(source: Path, target: Path, look: Callable[[], None]) -> bool:
 def _strip_debug(path: Path, notes: list[str]) -> None:
     """Remove debug information, as dkms does: `strip -g`. The build-id stays."""
     try:
-        process.run(["strip", "--strip-debug", path], timeout=_STRIP_TIMEOUT, wrapper=enclosure())
+        process.run(
+            ["strip", "--strip-debug", path], timeout=_STRIP_TIMEOUT, wrapper=make_enclosure()
+        )
     except (process.ToolMissing, process.ToolError, process.ToolTimeout) as exc:
         notes.append(f"{path.name} keeps its debug information: {exc}".partition("\n")[0])
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from nodeside.protocol.build_records import FailureKind
 from nodeside.protocol.bundle_key import BuildSettings
 from nodeside.system import process
-from nodeside.toolkit_sidecar.descendants import enclosure
+from nodeside.toolkit_sidecar.descendants import make_enclosure
 from nodeside.toolkit_sidecar.failure import BuildFailed
 from nodeside.toolkit_sidecar.headers import Headers
 from nodeside.values import frozen
@@ -48,7 +48,7 @@ class Compiler:
     argument: str = ""
 
 
-def kernels_compiler(headers: Headers) -> Compiler:
+def read_kernel_compiler(headers: Headers) -> Compiler:
     """Return the compiler that compiled the kernel, as recorded in its configuration."""
     config = headers.config
     text = config.get("CONFIG_CC_VERSION_TEXT", "")
@@ -59,7 +59,7 @@ def kernels_compiler(headers: Headers) -> Compiler:
     return Compiler(text.split(" ")[0], text, family, major or major_version(text[:_LONGEST]))
 
 
-def installed_names(kernel: Compiler) -> tuple[str, ...]:
+def candidate_names(kernel: Compiler) -> tuple[str, ...]:
     """Return the names that the kernel's compiler may have here, the best first.
 
     Ubuntu's kernels name the very program, x86_64-linux-gnu-gcc-12; others say gcc, which may be
@@ -71,7 +71,7 @@ def installed_names(kernel: Compiler) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def chosen_by_driver(settings: BuildSettings) -> str:
+def find_requested_compiler(settings: BuildSettings) -> str:
     """Return the compiler that driver.yaml requests, "" if it leaves the choice to the kernel."""
     for word in settings.make_arguments:
         match = _CC_ARGUMENT.match(word)
@@ -101,7 +101,7 @@ def ask_compiler(name: str) -> Compiler:
     driver.yaml may name any program, so it is enclosed like a step of the build.
     """
     words = shlex.split(name)
-    done = process.run([*words, "--version"], timeout=_TIMEOUT, wrapper=enclosure())
+    done = process.run([*words, "--version"], timeout=_TIMEOUT, wrapper=make_enclosure())
     text = done.output.partition("\n")[0][:_LONGEST]
     family = "clang" if "clang" in text.lower() else "gcc"
     return Compiler(name, text, family, major_version(text))
@@ -122,8 +122,8 @@ def check_compiler(headers: Headers, settings: BuildSettings, root: Path) -> tup
     It is the one that driver.yaml requests, that the headers pin, that kbuild takes by itself, or
     that the kernel names: the first of them that fits the kernel.
     """
-    kernel = kernels_compiler(headers)
-    requested = chosen_by_driver(settings)
+    kernel = read_kernel_compiler(headers)
+    requested = find_requested_compiler(settings)
     pinned = "" if requested else pinned_compiler(headers)
     name = requested or pinned or kernel.family
     here: Compiler | None = None
@@ -157,7 +157,7 @@ def check_compiler(headers: Headers, settings: BuildSettings, root: Path) -> tup
 
 def _find_other(kernel: Compiler) -> Compiler | None:
     """Return a compiler that fits the kernel and is not kbuild's default; None if none does."""
-    for name in installed_names(kernel):
+    for name in candidate_names(kernel):
         with suppress(*_UNUSABLE):
             here = ask_compiler(name)
             if not compare_compilers(kernel, here):

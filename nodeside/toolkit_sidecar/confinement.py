@@ -79,7 +79,7 @@ class BuildWatch:
         self._least_inodes = least_inodes
         self._next = 0.0
 
-    def within(self, seconds: float, what: str) -> BuildWatch:
+    def limited_to(self, seconds: float, what: str) -> BuildWatch:
         """Return a watch over part of the build, limited to `seconds` and to the time left."""
         left = self._deadline - time.monotonic()
         if left <= seconds:
@@ -94,7 +94,7 @@ class BuildWatch:
         )
 
     def leave_to_others(self, source_bytes: int) -> None:
-        """Keep the build from filling the disk beyond what it may need. Called before it begins."""
+        """Set how much of the disk the build must leave free. Called before it begins."""
         status = os.statvfs(self._disk)
         total, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
         spare = free - _OF_A_BUILD - 10 * source_bytes
@@ -102,7 +102,7 @@ class BuildWatch:
         spare = status.f_favail - _INODES_OF_A_BUILD
         self._least_inodes = max(0, min(status.f_files * _INODES_OF_OTHERS // 100, spare))
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Raise Withdrawn or BuildFailed if the build must not go on.
 
         Cheap: most calls only read the clock.
@@ -122,7 +122,7 @@ class BuildWatch:
         status = os.statvfs(self._disk)
         free = status.f_bavail * status.f_frsize
         if free < self._least_free:
-            raise disk_full(self._disk, free, self._least_free)
+            raise disk_full_error(self._disk, free, self._least_free)
         if status.f_favail < self._least_inodes:
             raise BuildFailed(
                 FailureKind.DISK_FULL,
@@ -130,7 +130,7 @@ class BuildWatch:
                 f"{self._least_inodes} of them are for others",
                 hint=f"remove some files: df -i {self._disk}",
             )
-        tasks = count_tasks(Path("/")) if descendants.in_own_container() else 0
+        tasks = count_tasks(Path("/")) if descendants.owns_container() else 0
         if tasks > _TASKS:
             raise BuildFailed(
                 FailureKind.COMPILE,
@@ -145,7 +145,7 @@ def free_bytes(path: Path) -> int:
     return status.f_bavail * status.f_frsize
 
 
-def disk_full(path: Path, free: int, least: int = LEAST_FREE) -> BuildFailed:
+def disk_full_error(path: Path, free: int, least: int = LEAST_FREE) -> BuildFailed:
     """Return the failure that names the disk, the space left on it, and what others are left."""
     others = f", and {least >> 20} MiB of it are for others" if least > LEAST_FREE else ""
     return BuildFailed(
@@ -156,14 +156,14 @@ def disk_full(path: Path, free: int, least: int = LEAST_FREE) -> BuildFailed:
 
 
 def run_confined(step: Step, *, mark: str, log: BuildLog, watch: BuildWatch) -> int:
-    """Run a step to its end and return its exit code. Raises as `Watch.look`, and ToolMissing.
+    """Run a step to its end and return its exit code.
 
-    Every process that the step started is dead when this returns. If one does not die, this raises
-    BuildFailed.
+    Every process that the step started is dead when this returns. Raises ToolMissing, what
+    `BuildWatch.check` raises, and BuildFailed if a process does not die.
     """
-    watch.look()
+    watch.check()
     descendants.adopt_orphans()
-    spared = descendants.descendants()
+    spared = descendants.find_descendants()
     reading, writing = os.pipe()
     try:
         try:
@@ -174,7 +174,7 @@ def run_confined(step: Step, *, mark: str, log: BuildLog, watch: BuildWatch) -> 
                 cwd=step.cwd,
                 stdout=writing,
                 stderr=writing,
-                wrapper=descendants.enclosure(),
+                wrapper=descendants.make_enclosure(),
             )
         finally:
             os.close(writing)
@@ -185,23 +185,23 @@ def run_confined(step: Step, *, mark: str, log: BuildLog, watch: BuildWatch) -> 
             left = descendants.kill_descendants(mark, spared)
     finally:
         os.close(reading)
-    _require_none(left, step.name)
+    _require_none_left(left, step.name)
     return code
 
 
 @contextmanager
-def nothing_left(mark: str, what: str) -> Iterator[None]:
+def leave_no_process(mark: str, what: str) -> Iterator[None]:
     """Kill what the commands of the block leave running: driver.yaml may choose them, too.
 
     If a process does not die, this raises BuildFailed. `what` names the block in its message.
     """
     descendants.adopt_orphans()
-    spared = descendants.descendants()
+    spared = descendants.find_descendants()
     try:
         yield
     finally:
         left = descendants.kill_descendants(mark, spared)
-    _require_none(left, what)
+    _require_none_left(left, what)
 
 
 def _end_step(child: process.Child, mark: str, spared: frozenset[int]) -> int:
@@ -218,7 +218,7 @@ def _end_step(child: process.Child, mark: str, spared: frozenset[int]) -> int:
     return -signal.SIGKILL
 
 
-def _require_none(left: frozenset[int], what: str) -> None:
+def _require_none_left(left: frozenset[int], what: str) -> None:
     if left:
         raise BuildFailed(
             FailureKind.TIMEOUT,
@@ -242,7 +242,7 @@ def _follow_output(pid: int, reading: int, log: BuildLog, watch: BuildWatch) -> 
                 poll.unregister(reading)
             if ended in ready or (ended < 0 and _has_ended(pid)):
                 break
-            watch.look()
+            watch.check()
     for _ in range(_DRAIN):
         if not _pump_output(reading, log):
             break
@@ -255,7 +255,7 @@ def _pump_output(reading: int, log: BuildLog) -> bool:
     except BlockingIOError:
         return False
     if data:
-        log.feed(data)
+        log.add_output(data)
     return bool(data)
 
 

@@ -6,7 +6,7 @@ tree finds it. Where prctl or /proc is missing, the mark in the environment and 
 remain.
 
 Processes that fork and exit without pause move faster than such a walk. If the sidecar is process 1
-of its container, they are killed at once with all other processes there; see `own_container`.
+of its container, they are killed at once with all other processes there; see `claim_container`.
 
 ctypes is imported on the first build only, so an idle sidecar does not pay for it.
 """
@@ -56,7 +56,7 @@ class KillResult(NamedTuple):
     left: frozenset[int]
 
 
-def own_container(keeper: int) -> None:
+def claim_container(keeper: int) -> None:
     """Allow this worker to kill all processes, if its supervisor says that it is process 1.
 
     Processes that someone runs there with `kubectl exec` then die too, but only if a build's do not
@@ -65,7 +65,7 @@ def own_container(keeper: int) -> None:
     _Container.ours = keeper == 1
 
 
-def in_own_container() -> bool:
+def owns_container() -> bool:
     """Return whether all other processes of the container are the build's."""
     return _Container.ours
 
@@ -80,13 +80,13 @@ def die_with_parent(parent: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Make this process the one that adopts its orphaned descendants."""
+    """Make this process adopt its orphaned descendants."""
     libc = _load_libc()
     if libc is None or libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         log.warning("cannot become a child subreaper: a detached build process may survive")
 
 
-def enclosure() -> Callable[[], None]:
+def make_enclosure() -> Callable[[], None]:
     """Return the function that a build's first process runs between fork and exec.
 
     The process then dies with the sidecar, and before the sidecar if memory runs out. It cannot
@@ -115,7 +115,7 @@ def enclosure() -> Callable[[], None]:
     return enter
 
 
-def descendants(of: int = 0) -> frozenset[int]:
+def find_descendants(of: int = 0) -> frozenset[int]:
     """Return the pids of all processes below this one, or below process `of`."""
     return _find_below(of or os.getpid()).pids
 
@@ -146,7 +146,7 @@ def kill_descendants(mark: str, spared: frozenset[int]) -> frozenset[int]:
     """
 
     def find() -> Found:
-        pids = (descendants() - spared) or _find_marked(mark)
+        pids = (find_descendants() - spared) or _find_marked(mark)
         return Found(pids, sure=bool(spared) or _has_no_child())
 
     return _kill_all(find).left

@@ -129,7 +129,7 @@ def evaluation_step(
     return Step("dkms.conf", (*bash, *assignments), conf.parent, env)
 
 
-def evaluate(
+def evaluate_conf(
     conf: Path,
     *,
     dump: Path,

@@ -107,7 +107,7 @@ class ErrorScanner:
         self._no_repository = ""
         self._clock = ""
 
-    def scan(self, text: str) -> None:
+    def scan_line(self, text: str) -> None:
         """Scan one line of the output."""
         self._count += 1
         line = _Line(self._count, text.strip())
@@ -116,7 +116,7 @@ class ErrorScanner:
                 self._keep_error(_Line(self._error.number, f"{self._error.text} {line.text}"))
             self._words.append(line)
         if any(mark in text for mark in _MARKS):
-            self._classify(line)
+            self._classify_line(line)
 
     def end_step(self, code: int) -> None:
         """Record that a step of the build ended."""
@@ -141,7 +141,7 @@ class ErrorScanner:
 
         It begins with the place in the driver's source, if gcc names one.
         """
-        found = self._first_own()
+        found = self._first_certain_error()
         lacks = found is None or (found is self._error and _LACKING.search(found.text))
         if lacks and self._request and (found is None or self._request.number < found.number):
             return self._request.text
@@ -157,11 +157,11 @@ class ErrorScanner:
     @property
     def hint(self) -> str:
         """Return what to do about the cause, and what may be related; "" if nothing is known."""
-        return self.advise("")
+        return self.hint_with("")
 
-    def advise(self, remedy: str) -> str:
-        """Return the hint with another remedy for the cause, by one who knows the source."""
-        line, found = self.line, self._first_own()
+    def hint_with(self, remedy: str) -> str:
+        """Return the hint. A `remedy` from a caller who knows the source replaces ours."""
+        line, found = self.line, self._first_certain_error()
         hints = [remedy or find_remedy(line)]
         if found is not None and line not in (self.error, found.text):
             hints.append(f"what failed then: {self.error or found.text}"[:_QUOTED])
@@ -181,9 +181,9 @@ class ErrorScanner:
             )
         return "; ".join(dict.fromkeys(hint for hint in hints if hint))
 
-    def _classify(self, line: _Line) -> None:
+    def _classify_line(self, line: _Line) -> None:
         text = line.text
-        if self._ends_recipe(text):
+        if self._note_failed_recipe(text):
             return
         if MISSING.search(text):
             self._missing = line
@@ -194,10 +194,10 @@ class ErrorScanner:
                 self._keep_error(line)
                 is_near = line.number - self._place_before.number <= _BEFORE_REACH
                 self._own_place = self._place_before.text if is_near else ""
-        elif not self._takes_place(line):
+        elif not self._keep_own_place(line):
             self._note_circumstance(line)
 
-    def _ends_recipe(self, text: str) -> bool:
+    def _note_failed_recipe(self, text: str) -> bool:
         """Take one of make's lines about a recipe that failed; return False if it is another."""
         if _IGNORED.search(text):
             self._ignored = self._ignored or self._missing
@@ -210,7 +210,7 @@ class ErrorScanner:
             self._needed = self._needed or self._missing
         return True
 
-    def _takes_place(self, line: _Line) -> bool:
+    def _keep_own_place(self, line: _Line) -> bool:
         """Take the driver's own line that gcc names before or after an error in a header."""
         if found := _BEFORE.search(line.text):
             self._place_before = _Line(line.number, found["place"])
@@ -233,7 +233,7 @@ class ErrorScanner:
         self._error = _Line(line.number, line.text[:_LONGEST])
         self._continues = line.text.endswith(":") and len(line.text) < _LONGEST
 
-    def _first_own(self) -> _Line | None:
+    def _first_certain_error(self) -> _Line | None:
         """Return the first line that is an error whatever else was printed."""
         errors = [line for line in (self._error, self._needed) if line is not None]
         return min(errors, key=lambda line: line.number) if errors else None

@@ -55,7 +55,7 @@ def find_headers(root: Path, kernel: Kernel) -> Headers:
             check_identity(headers, kernel)
             _check_common_part(root, headers)
             return headers
-    raise _none_found(root, kernel)
+    raise _no_headers_error(root, kernel)
 
 
 def read_headers(directory: Path) -> Headers:
@@ -146,7 +146,7 @@ def toolkit_kernels(root: Path) -> tuple[ToolkitKernel, ...]:
     return tuple(kernels)
 
 
-def find_any_build(root: Path, release: str) -> str:
+def read_version_of_release(root: Path, release: str) -> str:
     """Return the version string in the headers of a release not running here, "" if unknown."""
     for directory in header_places(root, release):
         if (directory / "Makefile").is_file():
@@ -167,7 +167,7 @@ def driver_toolkit_kernels(root: Path) -> tuple[str, ...]:
     return ()
 
 
-def _none_found(root: Path, kernel: Kernel) -> BuildFailed:
+def _no_headers_error(root: Path, kernel: Kernel) -> BuildFailed:
     here = installed_releases(root)
     claimed = [name for name in driver_toolkit_kernels(root) if name not in here]
     message = (

@@ -53,7 +53,7 @@ def lives_for(jobs: int) -> int:
     return min(MOST_LIVES, jobs.bit_length() + 1)
 
 
-def out_of_memory(root: Path, what: str, jobs: int) -> BuildFailed:
+def out_of_memory_error(root: Path, what: str, jobs: int) -> BuildFailed:
     """Return the failure that names the limit. `what` describes the event."""
     limit = memory_limit(root)
     where = f"at the limit of {limit >> 20} MiB" if limit else "on a node without free memory"

@@ -6,7 +6,7 @@ this container does not have; a filter takes none (seccomp(2), with no_new_privs
 
 What is refused, with EPERM: `socket` of every family (an abstract UNIX socket is a name in the
 network namespace), `connect` and `bind` (a datagram socket of a pair could name another peer),
-`socketpair` but of connected UNIX sockets, which builds use as pipes, and io_uring, which opens
+`socketpair` except of connected UNIX sockets, which builds use as pipes, and io_uring, which opens
 sockets without a system call of that name. Of a 32-bit program on a 64-bit kernel the same calls
 are refused by its own numbers, and x32 and every other ABI altogether.
 
@@ -51,7 +51,7 @@ class Abi(NamedTuple):
     socketcall: int = -1
 
     @property
-    def refused(self) -> tuple[int, ...]:
+    def refused_calls(self) -> tuple[int, ...]:
         numbers = (self.socket, self.bind, self.connect, self.socketcall, _IO_URING_SETUP)
         return tuple(number for number in numbers if number >= 0)
 
@@ -120,7 +120,7 @@ def _filter_calls(abi: Abi) -> list[bytes]:
         _instruction(_RETURN, _ALLOW),
         _instruction(_RETURN, _REFUSE),
     ]
-    refused = abi.refused
+    refused = abi.refused_calls
     last = len(pair) - 1  # the distance from before `pair` to its refusal
     program = [_instruction(_LOAD, _NR)]
     if abi is _X86_64:

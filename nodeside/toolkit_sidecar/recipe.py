@@ -100,7 +100,7 @@ def build_environment(
         env["MAKEFLAGS"] = f"{env.get('MAKEFLAGS', '')} {compiler_argument}".strip()
     if request.settings.symbols:  # in the environment, so that a Makefile can add to it
         own = env.get("KBUILD_EXTRA_SYMBOLS", "")
-        env["KBUILD_EXTRA_SYMBOLS"] = f"{own} {extra_symbols(out)}".strip()
+        env["KBUILD_EXTRA_SYMBOLS"] = f"{own} {extra_symbols_path(out)}".strip()
     path = process.make_environment(env)["PATH"]
     return {**env, "PATH": path_with_uname(out / "bin", request.kernel, path)}
 
@@ -116,7 +116,7 @@ def flags_for_same_bytes(request: BuildRequest, out: Path, compiler: Compiler) -
     return (f"-ffile-prefix-map={out}=/usr/src/{request.driver}-{request.version}",)
 
 
-def extra_symbols(out: Path) -> Path:
+def extra_symbols_path(out: Path) -> Path:
     """Return the path of the list of other drivers' symbols, in the output directory."""
     return out / "Module.symvers"
 

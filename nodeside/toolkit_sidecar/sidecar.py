@@ -29,10 +29,10 @@ from nodeside.system.host import Host
 from nodeside.toolkit_sidecar import builder
 from nodeside.toolkit_sidecar.buildlog import LOG_LIMIT
 from nodeside.toolkit_sidecar.descendants import (
+    claim_container,
     die_with_parent,
     kill_marked,
     kill_others,
-    own_container,
 )
 from nodeside.toolkit_sidecar.failure import BuildFailed, Withdrawn
 from nodeside.toolkit_sidecar.headers import header_places, installed_releases
@@ -55,7 +55,7 @@ class Sidecar:
     _life: Life = field(init=False)
     _results: list[BuildResult] = field(default_factory=list)
 
-    def work(self, life: Life) -> int:
+    def answer_requests(self, life: Life) -> int:
         """Answer every open request and return the exit code of the last result.
 
         If the previous worker died, this one answers only one request, and returns MORE if others
@@ -66,7 +66,7 @@ class Sidecar:
         """
         self._life = life
         die_with_parent(life.keeper)
-        own_container(life.keeper)
+        claim_container(life.keeper)
         boot_id = self.host.boot_id
         if life.died:
             log.warning("the worker process died", how=life.died)

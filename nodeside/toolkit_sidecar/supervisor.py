@@ -166,7 +166,7 @@ class Supervisor:
         self._worker = os.fork()
         if self._worker == 0:
             os.close(lock)
-            os._exit(self._as_worker(life))
+            os._exit(self._run_as_worker(life))
         try:
             status = self._await_worker()
         except Stopped:
@@ -182,7 +182,7 @@ class Supervisor:
             return ExitCode.BUG, how
         return code, ""
 
-    def _as_worker(self, life: Life) -> int:
+    def _run_as_worker(self, life: Life) -> int:
         """Run the work in the fork. Nothing may be raised out of it."""
         try:
             return self._work(life)
@@ -255,14 +255,14 @@ class Supervisor:
             os.close(fd)
         except OSError as exc:
             if exc.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.EACCES):
-                raise self._no_lock(exc) from exc
+                raise self._lock_error(exc) from exc
         try:
             self.lock.rename(self.results / f".tmp-{os.getpid()}-{time.monotonic_ns()}")
             return os.open(self.lock, flags | os.O_EXCL, 0o644)
         except OSError as exc:
-            raise self._no_lock(exc) from exc
+            raise self._lock_error(exc) from exc
 
-    def _no_lock(self, exc: OSError) -> SystemRefused:
+    def _lock_error(self, exc: OSError) -> SystemRefused:
         return SystemRefused(
             f"cannot open {self.lock}: {exc.strerror}",
             hint=f"the sidecar runs as uid {os.geteuid()}; did an earlier one have another uid?",

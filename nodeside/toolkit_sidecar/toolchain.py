@@ -20,8 +20,8 @@ from nodeside.protocol.build_records import FailureKind, Toolchain
 from nodeside.protocol.bundle_key import BuildKind, BuildSettings
 from nodeside.system import process
 from nodeside.system.host import Kernel
-from nodeside.toolkit_sidecar.compiler import Compiler, check_compiler, kernels_compiler
-from nodeside.toolkit_sidecar.confinement import disk_full, free_bytes
+from nodeside.toolkit_sidecar.compiler import Compiler, check_compiler, read_kernel_compiler
+from nodeside.toolkit_sidecar.confinement import disk_full_error, free_bytes
 from nodeside.toolkit_sidecar.failure import BuildFailed
 from nodeside.toolkit_sidecar.headers import Headers, find_headers
 from nodeside.values import frozen
@@ -73,7 +73,7 @@ def require_toolchain(bench: Bench, jobs: int) -> Toolchain:
         compiler=compiler.text,
         headers=str(headers.directory),
         symvers_sha256=_file_digest(headers.directory / "Module.symvers"),
-        kernel_compiler=kernels_compiler(headers).text,
+        kernel_compiler=read_kernel_compiler(headers).text,
         jobs=jobs,
     )
 
@@ -135,10 +135,10 @@ def _check_compiler(bench: Bench) -> str:
     bench.compiler, note = check_compiler(headers, bench.settings, bench.root)
     if note:
         bench.notes.append(note)
-    return f"{bench.compiler.text} (kernel: {kernels_compiler(headers).text or 'unknown'})"
+    return f"{bench.compiler.text} (kernel: {read_kernel_compiler(headers).text or 'unknown'})"
 
 
-def _kbuild_tools(bench: Bench) -> str:
+def _check_kbuild_tools(bench: Bench) -> str:
     """Run the programs that come with the headers: they were compiled for the distribution."""
     headers = bench.known_headers
     tools = ["scripts/basic/fixdep", "scripts/mod/modpost"]
@@ -157,7 +157,7 @@ def _run_kbuild_tool(path: Path, cwd: Path) -> None:
         raise BuildFailed(
             FailureKind.NO_TOOLS,
             f"a tool of the kernel headers cannot run here: {exc}",
-            hint=_why_not_started(path, exc.__cause__),
+            hint=_start_failure_hint(path, exc.__cause__),
         ) from exc
     if done.exit_code == 127 or "error while loading shared libraries" in done.errors:
         raise BuildFailed(
@@ -167,7 +167,7 @@ def _run_kbuild_tool(path: Path, cwd: Path) -> None:
         )
 
 
-def _why_not_started(path: Path, cause: BaseException | None) -> str:
+def _start_failure_hint(path: Path, cause: BaseException | None) -> str:
     if isinstance(cause, OSError) and cause.errno == errno.ENOEXEC:
         return f"{path} is for another architecture; use a toolkit image of the node's architecture"
     if path.exists():
@@ -195,7 +195,7 @@ def _check_exec(bench: Bench) -> str:
             hint="mount the shared directory without noexec, for example as an emptyDir",
         ) from exc
     except OSError as exc:
-        raise _cannot_write(bench.out, exc) from exc
+        raise _write_error(bench.out, exc) from exc
     finally:
         with suppress(OSError):
             probe.unlink()
@@ -227,14 +227,14 @@ CHECKS: tuple[tuple[str, Callable[[Bench], str]], ...] = (
     ("compiler", _check_compiler),
     ("disk space", _check_disk),
     ("exec", _check_exec),
-    ("kbuild tools", _kbuild_tools),
+    ("kbuild tools", _check_kbuild_tools),
     ("bash", _check_bash),
 )
 
 
-def _cannot_write(path: Path, exc: OSError) -> BuildFailed:
+def _write_error(path: Path, exc: OSError) -> BuildFailed:
     if exc.errno in (errno.ENOSPC, errno.EDQUOT):
-        return disk_full(path, free_bytes(path))
+        return disk_full_error(path, free_bytes(path))
     return BuildFailed(
         FailureKind.NO_EXEC,
         f"cannot write to {path}: {exc.strerror}",

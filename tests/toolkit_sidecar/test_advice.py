@@ -12,7 +12,7 @@ import pytest
 from nodeside.protocol.build_records import FailureKind
 from nodeside.protocol.bundle_key import BuildKind
 from nodeside.toolkit_sidecar import advice
-from nodeside.toolkit_sidecar.advice import advise
+from nodeside.toolkit_sidecar.advice import advise_on_error
 from nodeside.toolkit_sidecar.headers import Headers, read_headers
 from nodeside.toolkit_sidecar.recipe import Workplace
 from tests.toolkit_sidecar.faketoolkit import CONFIG, KERNEL, FakeToolkit
@@ -28,7 +28,7 @@ def ask(toolkit: FakeToolkit, line: str, *, release: str = "", kind: str = "kbui
     )
     request = toolkit.request(kind=BuildKind(kind), command=("make",))
     place = Workplace(request, toolkit.shared.out_dir(request.id), headers, 1)
-    return advise(line, place, toolkit.source)
+    return advise_on_error(line, place, toolkit.source)
 
 
 def kernel_header(toolkit: FakeToolkit, path: str, text: str) -> None:

@@ -54,7 +54,7 @@ if worker:
     while os.waitpid(-1, 0)[0] != worker:
         pass
     os._exit(0)
-descendants.own_container(os.getppid())
+descendants.claim_container(os.getppid())
 descendants._PATIENCE = 1.0
 request = place / "request"
 request.touch()
@@ -64,7 +64,7 @@ with BuildLog(place / "log", lambda lines: None) as log:
     code = run_confined(step, mark=f"{place}/mark", log=log, watch=watch)
 (place / "alive").unlink(missing_ok=True)
 time.sleep(1)
-left = descendants.descendants(1) - {os.getpid()}
+left = descendants.find_descendants(1) - {os.getpid()}
 print("exit", code, "alive", (place / "alive").exists(), "left", len(left))
 """
 
@@ -95,7 +95,7 @@ def test_all_processes_are_killed_only_where_the_sidecar_is_process_1_of_a_conta
     monkeypatch.setattr(os, "kill", lambda *signal: sent.append(signal))
     monkeypatch.setattr(os, "getppid", lambda: parent)
     monkeypatch.setattr(descendants._Container, "ours", False)
-    descendants.own_container(keeper)
+    descendants.claim_container(keeper)
     assert descendants._kill_all(lambda: Found(NOBODY)).left == NOBODY
     assert ((-1, signal.SIGKILL) in sent) is killed
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nodeside.protocol.build_records import FailureKind
 from nodeside.toolkit_sidecar.buildlog import BuildLog
 from nodeside.toolkit_sidecar.confinement import BuildWatch
-from nodeside.toolkit_sidecar.dkms_conf import Values, evaluate, parse_dump
+from nodeside.toolkit_sidecar.dkms_conf import Values, evaluate_conf, parse_dump
 from nodeside.toolkit_sidecar.failure import BuildFailed
 from tests.tries import tries
 
@@ -33,7 +33,7 @@ def read(text: str, directory: Path, *, seconds: float = 30.0) -> Values:
     for name in ("build.log", "values"):
         (directory / name).unlink(missing_ok=True)
     with BuildLog(directory / "build.log", lambda _: None) as log:
-        return evaluate(
+        return evaluate_conf(
             directory / "dkms.conf",
             dump=directory / "values",
             shell=SHELL,

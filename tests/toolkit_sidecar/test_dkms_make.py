@@ -49,7 +49,7 @@ def run(place: Workplace, line: str) -> list[str]:
     conf, here = place.out / "dkms.conf", place.out
     conf.write_text(f"{CONF}{line}\n")
     with BuildLog(place.out / "build.log", lambda _: None) as log:
-        values = dkms_conf.evaluate(
+        values = dkms_conf.evaluate_conf(
             conf,
             dump=place.out / "values",
             shell=dkms_conf.shell_variables(

@@ -159,7 +159,7 @@ def test_the_first_error_of_a_real_build_is_its_cause(name: str) -> None:
 )
 def test_a_disk_that_is_full_is_known_by_the_builds_own_words(name: str, tmp_path: Path) -> None:
     with BuildLog(tmp_path / "build.log", lambda _: None) as log:
-        log.feed((CORPUS / f"{name}.log").read_bytes())
+        log.add_output((CORPUS / f"{name}.log").read_bytes())
         assert log.out_of_space
 
 
@@ -228,7 +228,7 @@ def read(text: str) -> ErrorScanner:
     *lines, last = text.splitlines()
     found = ErrorScanner()
     for line in lines:
-        found.scan(line)
+        found.scan_line(line)
     found.end_step(int(last.removeprefix("exit ")))
     return found
 

@@ -45,7 +45,7 @@ _SAME_USER = """
 import ctypes, errno, os, sys
 from nodeside.system import process
 from nodeside.toolkit_sidecar import supervisor
-from nodeside.toolkit_sidecar.descendants import enclosure
+from nodeside.toolkit_sidecar.descendants import make_enclosure
 
 def look():
     sys.stdout.flush()
@@ -71,7 +71,7 @@ supervisor._prepare_for_vendor_code()
 print("after")
 look()
 print("score", flush=True)
-child = process.start(["cat", "/proc/self/oom_score_adj"], stdout=1, wrapper=enclosure())
+child = process.start(["cat", "/proc/self/oom_score_adj"], stdout=1, wrapper=make_enclosure())
 child.wait()
 """
 
@@ -235,7 +235,7 @@ def test_a_worker_that_builds_could_open_begins_none(
     )
     request = toolkit.request()
     worker = sidecar.Sidecar(toolkit.shared, Host(toolkit.root), lambda *_: None)
-    worker.work(Life(first=True, died="", deaths=0, keeper=0, closed=closed))
+    worker.answer_requests(Life(first=True, died="", deaths=0, keeper=0, closed=closed))
     assert (toolkit.shared.result(request.id, BOOT_ID) is not None) == closed
 
 
@@ -274,14 +274,14 @@ def test_a_build_leaves_space_to_others_beyond_what_it_may_need(
     )
     watch = BuildWatch(seconds=LONG, request=tmp_path, disk=tmp_path)
     watch.leave_to_others(source)
-    part = watch.within(LONG / 2, "part of it")
+    part = watch.limited_to(LONG / 2, "part of it")
     for looking in (watch, part):
         blocks[0] = left
-        looking.look()
+        looking.check()
         looking._next = 0.0
         blocks[0] = left - 1
         with pytest.raises(BuildFailed, match="no space left in"):
-            looking.look()
+            looking.check()
 
 
 def test_a_build_leaves_inodes_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,11 +291,11 @@ def test_a_build_leaves_inodes_to_others(tmp_path: Path, monkeypatch: pytest.Mon
     watch = BuildWatch(seconds=LONG, request=tmp_path, disk=tmp_path)
     watch.leave_to_others(0)
     inodes[0] = 500_000
-    watch.look()
+    watch.check()
     watch._next = 0.0
     inodes[0] -= 1
     with pytest.raises(BuildFailed, match="too many files in"):
-        watch.look()
+        watch.check()
 
 
 def test_a_build_leaves_processes_to_others(
@@ -304,14 +304,14 @@ def test_a_build_leaves_processes_to_others(
     tasks = [16_385]
     monkeypatch.setattr(confinement, "count_tasks", lambda _: tasks[0])
     watch = BuildWatch(seconds=LONG, request=tmp_path, disk=tmp_path)
-    watch.look()  # elsewhere than in a container of its own, others are counted with it
+    watch.check()  # elsewhere than in a container of its own, others are counted with it
     monkeypatch.setattr(descendants._Container, "ours", True)
     watch._next = 0.0
     with pytest.raises(BuildFailed, match="16385 processes and threads, at most 16384"):
-        watch.look()
+        watch.check()
     tasks[0] -= 1
     watch._next = 0.0
-    watch.look()
+    watch.check()
 
 
 _COMPILER = """#!/bin/bash

@@ -449,7 +449,7 @@ def test_the_cause_of_a_reported_failure_is_told(name: str) -> None:
 def test_what_a_failed_step_said_last_is_the_cause() -> None:
     found = ErrorScanner()
     for line in ("checking for frobctl... no", "Cannot go on without frobctl"):
-        found.scan(line)
+        found.scan_line(line)
     found.end_step(1)
 
     assert found.line == "Cannot go on without frobctl"
@@ -457,7 +457,7 @@ def test_what_a_failed_step_said_last_is_the_cause() -> None:
 
 def test_a_step_that_succeeds_leaves_no_last_words() -> None:
     found = ErrorScanner()
-    found.scan("all is well")
+    found.scan_line("all is well")
     found.end_step(0)
     found.end_step(2)
 
@@ -468,6 +468,6 @@ def scan(log: str) -> ErrorScanner:
     """What is found in the output of a step that fails."""
     found = ErrorScanner()
     for line in log.splitlines():
-        found.scan(line)
+        found.scan_line(line)
     found.end_step(2)
     return found

@@ -15,11 +15,11 @@ from nodeside.system import process
 from nodeside.toolkit_sidecar.compiler import (
     Compiler,
     ask_compiler,
-    chosen_by_driver,
+    candidate_names,
     compare_compilers,
-    installed_names,
-    kernels_compiler,
+    find_requested_compiler,
     major_version,
+    read_kernel_compiler,
 )
 from nodeside.toolkit_sidecar.headers import read_headers
 from nodeside.toolkit_sidecar.toolchain import Bench, inspect_toolchain
@@ -43,14 +43,14 @@ def test_compilers_compare_by_family_and_major() -> None:
 
 
 def test_the_kernels_compiler_is_in_its_configuration(toolkit: FakeToolkit) -> None:
-    found = kernels_compiler(read_headers(toolkit.headers()))
+    found = read_kernel_compiler(read_headers(toolkit.headers()))
     assert (found.text, found.family, found.major) == (
         "gcc-12 (Debian 12.2.0-14) 12.2.0",
         "gcc",
         12,
     )
     clang = CONFIG + "CONFIG_CC_IS_CLANG=y\nCONFIG_CLANG_VERSION=140006\n"
-    assert kernels_compiler(read_headers(toolkit.headers(config=clang))).major == 14
+    assert read_kernel_compiler(read_headers(toolkit.headers(config=clang))).major == 14
 
 
 # As the configurations of kernels have them: of Debian, Ubuntu, Red Hat, Fedora, SUSE, Amazon Linux
@@ -132,15 +132,15 @@ def test_the_kernels_compiler_is_recognised_in_every_distributions_words(
 ) -> None:
     for written in (f'"{text}"', text):  # include/config/auto.conf has quotes, or has none
         config = f"CONFIG_CC_VERSION_TEXT={written}\n"
-        kernel = kernels_compiler(read_headers(toolkit.headers(config=config)))
+        kernel = read_kernel_compiler(read_headers(toolkit.headers(config=config)))
         assert (kernel.text, kernel.family, kernel.major) == (text, family, major)
-        assert installed_names(kernel) == tuple(names)
+        assert candidate_names(kernel) == tuple(names)
 
 
 @pytest.mark.parametrize("number", ["²", "9" * 5000, "twelve", ""])
 def test_a_version_that_is_no_number_is_unknown(toolkit: FakeToolkit, number: str) -> None:
     config = f"CONFIG_CC_IS_GCC=y\nCONFIG_GCC_VERSION={number}\n"
-    assert kernels_compiler(read_headers(toolkit.headers(config=config))).major == 0
+    assert read_kernel_compiler(read_headers(toolkit.headers(config=config))).major == 0
 
 
 HWE = """\
@@ -204,7 +204,7 @@ def test_the_driver_may_choose_its_compiler() -> None:
     from nodeside.protocol.bundle_key import BuildKind
 
     settings = BuildSettings(BuildKind.KBUILD, (), make_arguments=("V=1", "CC=ccache gcc-11"))
-    assert chosen_by_driver(settings) == "ccache gcc-11"
+    assert find_requested_compiler(settings) == "ccache gcc-11"
 
 
 def test_an_endless_version_of_a_compiler_is_clipped(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from nodeside.spec.model import Driver
 from nodeside.system import process
 from nodeside.system.files import disk_errors
 from nodeside.system.scratch import scratch_directory
-from nodeside.toolkit_sidecar.headers import find_any_build
+from nodeside.toolkit_sidecar.headers import read_version_of_release
 from nodeside.trial.host.toolkit import HostToolkit
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.progress import Progress
@@ -150,7 +150,7 @@ def _forget_the_oldest(kept: Path) -> None:
 
 def kernel_version(kernel: KernelDisk) -> str:
     """Return the `uname -v` of a kernel that is not running, from its headers."""
-    return find_any_build(kernel.tree, kernel.release)
+    return read_version_of_release(kernel.tree, kernel.release)
 
 
 def _last_message(output: str, prefix: str) -> str:
