@@ -125,7 +125,7 @@ class Nodeside:
 
         def answered() -> bool:
             names = self._shared.request_ids()
-            found.extend(filter(None, (self._shared.result(name, boot_id) for name in names)))
+            found.extend(filter(None, (self._shared.read_result(name, boot_id) for name in names)))
             return bool(found) or has_ended(child)
 
         waiting = Waiting(_TIMEOUT, pause=notice.wait)

@@ -87,7 +87,7 @@ def _to_sidecar(ground: Ground, kernel: KernelDisk, count: int) -> tuple[Samples
 
 
 def _visible(shared: SharedDir, request: BuildRequest) -> Callable[[], bool]:
-    return lambda: shared.result(request.id, request.boot_id) is not None
+    return lambda: shared.read_result(request.id, request.boot_id) is not None
 
 
 def _gone(path: Path) -> Callable[[], bool]:

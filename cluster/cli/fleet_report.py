@@ -30,15 +30,15 @@ from nodeside.protocol.node_status import State
 from nodeside.text.html_page import (
     Bar,
     Cell,
-    bad,
-    bars,
-    good,
-    heading,
+    bad_cell,
+    good_cell,
+    html_heading,
+    html_paragraph,
     html_table,
-    long,
-    number,
-    page,
-    paragraph,
+    long_cell,
+    number_cell,
+    render_bars,
+    render_page,
 )
 
 _NODES = 2000  # rows of one driver, those that are not ready first
@@ -93,25 +93,27 @@ def _node_row(data: dict[str, Any]) -> NodeRow | None:
 
 
 def make_page(overview: Overview, rows: Sequence[NodeRow], url: str, now: datetime) -> str:
-    return page("Drivers of a cluster", _page_parts(overview, rows, url, now))
+    return render_page("Drivers of a cluster", _page_parts(overview, rows, url, now))
 
 
 def _page_parts(
     overview: Overview, rows: Sequence[NodeRow], url: str, now: datetime
 ) -> Iterator[str]:
-    yield paragraph(f"{url}, {now:%Y-%m-%d %H:%M:%S} UTC")
+    yield html_paragraph(f"{url}, {now:%Y-%m-%d %H:%M:%S} UTC")
     if overview.leader.words:
-        yield paragraph(overview.leader.words)
+        yield html_paragraph(overview.leader.words)
     drivers = list(overview.drivers.values())
     if not drivers:
-        yield paragraph("There is no Driver in this cluster.")
+        yield html_paragraph("There is no Driver in this cluster.")
         return
     header = ("driver", "version", *_COUNTS, "status", "why")
     yield html_table(header, [_driver_row(row_of(each)) for each in drivers])
-    yield heading("Nodes by state")
+    yield html_heading("Nodes by state")
     shown = [_state_bar(each.name, each.status, rows) for each in drivers]
     used = {name for bar in shown for name, _ in bar.parts}
-    yield bars("nodes by state", shown, {name: c for name, c in _COLORS.items() if name in used})
+    yield render_bars(
+        "nodes by state", shown, {name: c for name, c in _COLORS.items() if name in used}
+    )
     for title, columns, rows_of in _TABLES:
         yield from _titled_table(title, columns, [row for each in drivers for row in rows_of(each)])
     for each in drivers:
@@ -129,16 +131,16 @@ _TABLES: tuple[tuple[str, Row, Callable[[DriverObject], Iterator[Row]]], ...] = 
 
 def _driver_row(row: Sequence[str]) -> list[str | Cell]:
     name, version, *counted, status, why = row
-    words = good(status) if status == "Ready" else bad(status)
-    return [name, version, *map(number, counted), words, long(why)]
+    words = good_cell(status) if status == "Ready" else bad_cell(status)
+    return [name, version, *map(number_cell, counted), words, long_cell(why)]
 
 
 def _titled_table(
     title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> Iterator[str]:
     if rows:
-        yield heading(title)
-        cells: list[list[str | Cell]] = [[*row[:-1], long(row[-1])] for row in rows]
+        yield html_heading(title)
+        cells: list[list[str | Cell]] = [[*row[:-1], long_cell(row[-1])] for row in rows]
         yield html_table(header, cells)
 
 
@@ -161,25 +163,25 @@ def _node_table(driver: str, rows: Sequence[NodeRow]) -> Iterator[str]:
     """Yield a table of nodes: what each runs, where its modules came from, and what is wrong."""
     if not rows:
         return
-    yield heading(f"{driver} on its nodes")
+    yield html_heading(f"{driver} on its nodes")
     if len(rows) > _NODES:
-        yield paragraph(f"{_NODES} of {len(rows)} nodes, those that are not ready first.")
+        yield html_paragraph(f"{_NODES} of {len(rows)} nodes, those that are not ready first.")
     steps = list(dict.fromkeys(name for row in rows for name in row.seconds))[:8]
     header: list[str | Cell] = ["node", "state", "version", "kernel", "source"]
-    header += [*(number(f"{name}, s") for name in steps), "why"]
+    header += [*(number_cell(f"{name}, s") for name in steps), "why"]
     yield html_table(header, [_node_cells(row, steps) for row in rows[:_NODES]])
 
 
 def _state_cell(state: str) -> str | Cell:
     if state == State.READY.value:
-        return good(state)
-    return bad(state) if state == State.FAILED.value else state or "unknown"
+        return good_cell(state)
+    return bad_cell(state) if state == State.FAILED.value else state or "unknown"
 
 
 def _node_cells(row: NodeRow, steps: Sequence[str]) -> list[str | Cell]:
     report = row.report
-    times = (number(f"{row.seconds[s]:.1f}" if s in row.seconds else "") for s in steps)
+    times = (number_cell(f"{row.seconds[s]:.1f}" if s in row.seconds else "") for s in steps)
     words = "; ".join(part for part in (report.reason, report.message) if part)
-    why = long("" if report.state == State.READY.value else words)
+    why = long_cell("" if report.state == State.READY.value else words)
     state, source = _state_cell(report.state), report.source
     return [report.node, state, report.version, report.kernel, source, *times, why]

@@ -15,7 +15,7 @@ from nodeside.http.status import (
     OLD_DEFINITIONS,
     WORDS_LIMIT,
     KubernetesError,
-    corrected_status,
+    correct_status,
     is_transient,
     message_of,
     retry_after_seconds,
@@ -135,7 +135,7 @@ def response_error(
 ) -> ApiError:
     """Return the error for an unsuccessful response, or for a `Status` object sent by a watch."""
     message = message_of(document)
-    meant = corrected_status(status, message)
+    meant = correct_status(status, message)
     kind, words = _class_and_start(meant)
     if meant == 404 and not message:
         kind = NoSuchKind

@@ -74,7 +74,7 @@ class _MetricsHandler(BaseHTTPRequestHandler):
             )
             return
         kind, body = "text/plain; charset=utf-8", b""
-        with self.server.working(self.connection):
+        with self.server.keep_open(self.connection):
             verdict = self.server.judge(self.headers.get("Authorization", ""), PATH)
             if verdict.status is HTTPStatus.OK:
                 kind, body = self.server.exposition(self.headers.get("Accept", ""))

@@ -57,7 +57,7 @@ from cluster.model.snapshot import (
     ToolkitLabels,
 )
 from nodeside.errors import SpecError
-from nodeside.protocol.build_job import read_message
+from nodeside.protocol.build_job import read_outcome
 from nodeside.protocol.labels import parse_node_driver_name
 from nodeside.spec import parse
 from nodeside.spec.image_names import DIGEST
@@ -255,7 +255,7 @@ def job_from(data: Document) -> BuildJob | StageJob:
     return BuildJob(
         **common,
         revision=text(labels, REVISION_LABEL),
-        outcome=read_message(str(notes.get(OUTCOME_NOTE, ""))),
+        outcome=read_outcome(str(notes.get(OUTCOME_NOTE, ""))),
         applied=text(notes, APPLIED_NOTE),
     )
 

@@ -32,7 +32,7 @@ from cluster.model.snapshot import (
     UnloadPod,
 )
 from cluster.model.waiting import CRASH_LOOP, Crash, Waiting
-from nodeside.protocol.build_job import read_message
+from nodeside.protocol.build_job import read_outcome
 from nodeside.spec.fleet import DEVICES_STAGE
 
 
@@ -97,7 +97,7 @@ def build_pod_from(data: Document) -> BuildPod:
         for container in status.get(kind) or ():
             end, name = part(part(container, "state"), "terminated"), str(container.get("name"))
             said = str(end.get("message") or "") if name in TRUSTED_CONTAINERS else ""
-            if message := read_message(said):
+            if message := read_outcome(said):
                 outcome = message
             elif end.get("exitCode"):
                 ended = f"{name}: {end.get('reason')}, exit code {end['exitCode']}"

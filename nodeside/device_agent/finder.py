@@ -22,7 +22,7 @@ from nodeside.devices.discovery import FoundDevices, discover
 from nodeside.protocol.ready_file import is_ready, ready_path
 from nodeside.spec import Driver
 from nodeside.spec.devices import Device
-from nodeside.system.files import Identity, identity
+from nodeside.system.files import Identity, file_identity
 from nodeside.system.host import Host
 from nodeside.system.uevents import Uevents, open_uevents
 
@@ -125,7 +125,7 @@ class Finder:
         return "" if ready else f"driver {name} is not ready on this node"
 
     def _ready_file(self) -> Identity | None:
-        return identity(ready_path(self._host, self._driver.name))
+        return file_identity(ready_path(self._host, self._driver.name))
 
 
 def _boot_id() -> str:

@@ -207,7 +207,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path.partition("?")[0] != PATH:
             self.send_error(404, explain=f"the only path is {PATH}")
             return
-        with self.server.working(self.connection):
+        with self.server.keep_open(self.connection):
             kind, body = self.server.exposition().text(self.headers.get("Accept", ""))
         self.send_response(200)
         self.send_header("Content-Type", kind)

@@ -15,7 +15,7 @@ from nodeside import log
 from nodeside.errors import NodesideError
 from nodeside.system.clock import backoff
 from nodeside.system.file_lock import LockFile
-from nodeside.system.files import Identity, identity
+from nodeside.system.files import Identity, file_identity
 
 KUBELET_SOCKET = "kubelet.sock"
 _FIRST, _LONGEST = 1.0, 30.0  # seconds between attempts
@@ -84,7 +84,7 @@ class Registration:
         except OSError as error:
             self._log_trouble(f"cannot lock a file in {self._directory}: {error.strerror}")
             return False
-        kubelet = identity(self._directory / KUBELET_SOCKET)
+        kubelet = file_identity(self._directory / KUBELET_SOCKET)
         if kubelet != self._kubelet:
             self._start_again(now)
             self._kubelet = kubelet

@@ -141,7 +141,7 @@ def _find_places(host: Host, discover: Discover) -> Iterator[_Place]:
                 yield _Place(path, why="" if bound else why)
     top = host.sys.resolve()
     for pattern in discover.sysfs:
-        for path in sysfs.expand(host, pattern):
+        for path in sysfs.expand_pattern(host, pattern):
             if os.path.isdir(path) and path.resolve().is_relative_to(top):  # noqa: PTH112 - no error
                 yield _Place(path.resolve())
     for pattern in discover.nodes:
@@ -180,7 +180,7 @@ def _match_part(directory: Path, part: str) -> Iterator[Path]:
         yield directory / part
     else:
         literal = part.replace("[", "[[]").replace("?", "[?]")
-        names = (n for n in sysfs.names(directory) if fnmatch.fnmatchcase(n, literal))
+        names = (n for n in sysfs.list_entries(directory) if fnmatch.fnmatchcase(n, literal))
         yield from (directory / name for name in islice(names, MOST + 1))
 
 
@@ -326,7 +326,7 @@ class _Reading:
         known = {place.path for place in self.places if place.path}
         members = self.host.sys / "class" / kind
         owners: dict[Path, Path] = {}
-        for name in sysfs.names(members):
+        for name in sysfs.list_entries(members):
             member = (members / name).resolve()
             owner = next((each for each in (member, *member.parents) if each in known), None)
             if owner is not None:
@@ -394,6 +394,6 @@ def _first_missing(host: Host, pattern: str) -> str:
     parts = [part for part in pattern.split("/") if part not in ("", ".")]
     for length in range(1, len(parts) + 1):
         part = "/".join(parts[:length])
-        if not sysfs.expand(host, part):
+        if not sysfs.expand_pattern(host, part):
             return f"there is no /sys/{part}: is the driver loaded?"
     return f"/sys/{pattern} is no directory"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from nodeside.errors import SystemRefused
 from nodeside.spec.devices import DeviceHealth
-from nodeside.system.regex_search import search
+from nodeside.system.regex_search import search_texts
 
 _PATIENCE = 10.0  # seconds for all texts of a resource
 _TOGETHER, _ALONE = 5.0, 2.0  # seconds for all of them at once, and for one
@@ -30,7 +30,7 @@ def judge_texts(health: DeviceHealth, texts: Iterable[str]) -> Mapping[str, str]
         }
     ends = time.monotonic() + _PATIENCE
     try:
-        found = search(health.matches, *distinct, timeout=_TOGETHER)
+        found = search_texts(health.matches, *distinct, timeout=_TOGETHER)
     except SystemRefused:
         return {text: _judge_alone(health, text, ends - time.monotonic()) for text in distinct}
     return {
@@ -48,7 +48,7 @@ def _judge_alone(health: DeviceHealth, text: str, left: float) -> str:
     if left <= 0:
         return f"{health.path} was not judged, since others took {_PATIENCE:g} s"
     try:
-        (fits,) = search(health.matches, text, timeout=min(_ALONE, left))
+        (fits,) = search_texts(health.matches, text, timeout=min(_ALONE, left))
     except SystemRefused as exc:
         return f"{health.path} cannot be judged: {exc}"
     return _problem_unless(fits, health, text)

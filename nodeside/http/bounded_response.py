@@ -21,7 +21,7 @@ class BoundedResponse(http.client.HTTPResponse):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.fp = _Bounded(self.fp.detach())
+        self.fp = _BoundedFile(self.fp.detach())
 
     def begin(self) -> None:
         super().begin()
@@ -29,7 +29,7 @@ class BoundedResponse(http.client.HTTPResponse):
             del self.msg[name]
 
 
-class _Bounded(io.BufferedReader):
+class _BoundedFile(io.BufferedReader):
     def readline(self, size: int | None = -1, /) -> bytes:
         if size is not None and size >= 0:
             return super().readline(size)

@@ -28,7 +28,7 @@ _CONNECTIONS = 32
 
 
 class Deadline:
-    """A deadline `seconds` from now for all sockets of the sessions passed to `watch`.
+    """A deadline `seconds` from now for all sockets of the sessions passed to `watch_session`.
 
     Raises SystemRefused where no further thread may be started.
     """
@@ -86,12 +86,12 @@ class Deadline:
                 sock.close()
             self._sockets.clear()
 
-    def watch(self, session: requests.Session) -> None:
+    def watch_session(self, session: requests.Session) -> None:
         """Record every socket that this session opens, including those to a proxy."""
         for prefix in ("http://", "https://"):
             session.mount(prefix, _Adapter(self))
 
-    def note(self, sock: socket.socket) -> None:
+    def record_socket(self, sock: socket.socket) -> None:
         """Store a duplicate of the socket; shutting it down ends the connection, also under TLS."""
         with self._guard:
             self._sockets.append(sock.dup())
@@ -116,16 +116,16 @@ class _Adapter(HTTPAdapter):
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
         super().init_poolmanager(*args, **kwargs)
-        _note_sockets(self.poolmanager, self._deadline)
+        _record_sockets(self.poolmanager, self._deadline)
 
     def proxy_manager_for(self, proxy: str, **kwargs: Any) -> Any:
         manager = super().proxy_manager_for(proxy, **kwargs)
         if not proxy.lower().startswith("socks"):
-            _note_sockets(manager, self._deadline)
+            _record_sockets(manager, self._deadline)
         return manager
 
 
-def _note_sockets(manager: PoolManager, deadline: Deadline) -> None:
+def _record_sockets(manager: PoolManager, deadline: Deadline) -> None:
     """Make the manager's connections register their sockets and use BoundedResponse."""
 
     class Plain(HTTPConnection):
@@ -133,7 +133,7 @@ def _note_sockets(manager: PoolManager, deadline: Deadline) -> None:
 
         def _new_conn(self) -> socket.socket:
             sock = super()._new_conn()
-            deadline.note(sock)
+            deadline.record_socket(sock)
             return sock
 
     class Secure(HTTPSConnection):
@@ -141,7 +141,7 @@ def _note_sockets(manager: PoolManager, deadline: Deadline) -> None:
 
         def _new_conn(self) -> socket.socket:
             sock = super()._new_conn()
-            deadline.note(sock)
+            deadline.record_socket(sock)
             return sock
 
     class PlainPool(HTTPConnectionPool):

@@ -90,7 +90,7 @@ class HttpServer(ThreadingHTTPServer):
             self._open.pop(connection, None)
 
     @contextmanager
-    def working(self, connection: socket.socket) -> Iterator[None]:
+    def keep_open(self, connection: socket.socket) -> Iterator[None]:
         """Keep a connection open while its answer is made: to close it would free no thread."""
         self._kept.add(connection)
         try:

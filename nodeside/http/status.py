@@ -69,7 +69,7 @@ def message_of(document: Mapping[str, Any]) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in message).split())[:WORDS_LIMIT]
 
 
-def corrected_status(status: int, message: str) -> int:
+def correct_status(status: int, message: str) -> int:
     """Return the HTTP status that the API server should have used."""
     return 400 if message.startswith(_UNTYPED) else status
 

@@ -22,7 +22,7 @@ from nodeside.errors import SystemRefused
 from nodeside.http.status import (
     WORDS_LIMIT,
     KubernetesError,
-    corrected_status,
+    correct_status,
     document_of,
     is_transient,
     message_of,
@@ -57,8 +57,7 @@ class ApiCall:
     body: Mapping[str, Any] | None = None
     accept: str = "application/json"
 
-    @property
-    def words(self) -> str:
+    def in_words(self) -> str:
         """Return the request as text: `patch nodes "n1"`."""
         return f'{self.verb} {self.resource} "{self.name}"'
 
@@ -98,7 +97,7 @@ class PodAccess:
         address = f"[{host}]" if ":" in host else host
         return PodAccess(f"https://{address}:{port}", Path(directory))
 
-    def token(self, container: str) -> str:
+    def read_token(self, container: str) -> str:
         """Read the current token of a container. Raises KubernetesError, which never quotes it."""
         path = self.directory / "token"
         try:
@@ -160,9 +159,12 @@ class Client:
 
     def send(self, call: ApiCall) -> Mapping[str, Any]:
         """Send a request; return the document of a successful response."""
-        token = self._access.token(self._caller.container)
+        token = self._access.read_token(self._caller.container)
         answer = self._send_once(call, token)
-        if answer.status == 401 and (fresh := self._access.token(self._caller.container)) != token:
+        if (
+            answer.status == 401
+            and (fresh := self._access.read_token(self._caller.container)) != token
+        ):
             answer = self._send_once(call, fresh)
         if answer.status >= 300 or answer.status < 200:
             raise api_error(self._caller, call, answer)
@@ -183,7 +185,7 @@ class Client:
             if deadline.has_passed:
                 raise self._limit_exceeded_error(call) from exc
             raise KubernetesError(
-                f"no answer from the API server {self._access.url} to {call.words}: "
+                f"no answer from the API server {self._access.url} to {call.in_words()}: "
                 f"{_innermost_cause(exc)}",
                 hint="check the pod's route to the API server; common causes are a network policy, "
                 "a proxy on the node, or a certificate that ca.crt does not cover",
@@ -208,7 +210,7 @@ class Client:
 
             self._session = requests.Session()
             self._session.trust_env = False
-            self._open_deadline().watch(self._session)
+            self._open_deadline().watch_session(self._session)
         return self._session
 
     def _open_deadline(self) -> Deadline:
@@ -230,7 +232,7 @@ class Client:
 
     def _limit_exceeded_error(self, call: ApiCall) -> KubernetesError:
         return KubernetesError(
-            f"the answer to {call.words} is too slow or too large: the limits "
+            f"the answer to {call.in_words()} is too slow or too large: the limits "
             f"are {self._whole:g} s and {self._limit / (1 << 20):g} MiB",
             retryable=True,
         )
@@ -239,10 +241,10 @@ class Client:
 def api_error(caller: Caller, call: ApiCall, answer: Response) -> KubernetesError:
     """Return the error for an unsuccessful response, with a hint on how to fix it."""
     text = message_of(answer.document)
-    status = corrected_status(answer.status, text)
+    status = correct_status(answer.status, text)
     kind, hint = caller.meaning(call, status) or _explain_status(caller, call, status)
     return KubernetesError(
-        f"{kind} {call.words}" + (f": {text}" if text else f" (HTTP status {answer.status})"),
+        f"{kind} {call.in_words()}" + (f": {text}" if text else f" (HTTP status {answer.status})"),
         hint=hint,
         retryable=is_transient(status),
         status=answer.status,

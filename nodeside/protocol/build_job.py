@@ -107,9 +107,8 @@ class BuildOutcome:
     seconds: float = 0.0
     protocol: int = field(default=_PROTOCOL)
 
-    @property
-    def words(self) -> str:
-        """The failure, in one line."""
+    def failure_in_words(self) -> str:
+        """Return the failure in one line."""
         return self.first_error or self.message.partition("\n")[0] or self.reason
 
 
@@ -169,11 +168,11 @@ def _malformed_fields(outcome: BuildOutcome) -> list[str]:
     return [name for name, form in _FORMS.items() if not form.fullmatch(getattr(outcome, name))]
 
 
-def read_message(text: str) -> BuildOutcome | None:
+def read_outcome(text: str) -> BuildOutcome | None:
     """Decode the outcome in a termination message; None if it has none or is too long.
 
-    Anyone who may write the status of a pod may have written it. One with a name that is in no
-    valid form, or with a number that would not fit, is none.
+    Anyone who may write the status of a pod may have written it. So an outcome with a malformed
+    name, or with a number out of range, counts as none.
     """
     try:
         record = json.loads(text) if len(text.encode()) <= MESSAGE_LIMIT else None

@@ -23,7 +23,7 @@ FEATURE_LIMIT = 258
 ADMITTED_VARIABLE = "NODESIDE_ADMITTED"
 
 
-def label(name: str) -> str:
+def make_dns_label(name: str) -> str:
     """Return a package name as a DNS label of at most 40 characters."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].rstrip("-") or "driver"
 

@@ -39,7 +39,7 @@ def write_record(path: Path, record: Any) -> None:
 
 
 def remove_record(path: Path) -> bool:
-    """Return False if there was none."""
+    """Remove a record; return whether there was one."""
     with disk_errors(path):
         try:
             path.unlink()

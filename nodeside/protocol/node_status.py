@@ -82,13 +82,13 @@ class ServiceStatus:
 
 @frozen
 class NodeDriverStatus:
-    """The status of a driver on a node, as `nodeside driver status` prints it.
+    """The status of a driver on a node.
 
     In a NodeDriver object, texts have at most `REPORT_TEXT` characters, and lists and mappings at
     most `REPORT_ITEMS` entries. `source` is the rung that provided the modules; `toolkit` is the
     image of the pod's sidecar, "" if it has none; `stages` maps a stage to its duration in seconds;
-    `services` are in the order of their start; `parameters` are sentences about those of the
-    modules that not driver.yaml alone decides.
+    `services` are in the order of their start; `parameters` are sentences about
+    module parameters that something besides driver.yaml sets.
     """
 
     driver: str

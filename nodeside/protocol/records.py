@@ -47,7 +47,7 @@ def read_untrusted(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     try:
-        record = json.loads(data, parse_constant=_no_number)
+        record = json.loads(data, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as exc:
         raise UntrustedFile(f"{path}: not a JSON record: {exc}") from exc
     if not isinstance(record, dict):
@@ -55,7 +55,7 @@ def read_untrusted(path: Path) -> dict[str, Any] | None:
     return record
 
 
-def _no_number(word: str) -> NoReturn:
+def _refuse_constant(word: str) -> NoReturn:
     """Reject NaN and Infinity: they are not JSON, and corrupt every sum and document."""
     raise ValueError(f"{word} is not a number")
 

@@ -121,10 +121,10 @@ class SharedDir:
     def lock(self) -> Path:
         return self.results / "sidecar.lock"
 
-    def symvers(self, release: str) -> Path:
+    def symvers_path(self, release: str) -> Path:
         return self.results / f"symvers-{release}"
 
-    def source(self, digest: str) -> Path:
+    def source_path(self, digest: str) -> Path:
         return self.sources / digest
 
     def request_path(self, id: str) -> Path:
@@ -157,7 +157,7 @@ class SharedDir:
     def publish_kernels(self, kernels: ToolkitKernels) -> None:
         publish(self.results / "kernels.json", encode(kernels))
 
-    def kernels(self, boot_id: str) -> ToolkitKernels | None:
+    def read_kernels(self, boot_id: str) -> ToolkitKernels | None:
         """Return the kernels of the toolkit; None if they were not published in this boot."""
         record = read_untrusted(self.results / "kernels.json")
         if record is None or record.get("boot_id") != boot_id:
@@ -167,31 +167,31 @@ class SharedDir:
     def publish_order(self, order: BuildOrder) -> None:
         publish(self.root / "order.json", encode(order))
 
-    def order(self, boot_id: str) -> BuildOrder | None:
+    def read_order(self, boot_id: str) -> BuildOrder | None:
         record = read_untrusted(self.root / "order.json")
         if record is None or record.get("boot_id") != boot_id:
             return None
         return decode(BuildOrder, record, where="order.json")
 
-    def request(self, id: str) -> BuildRequest | None:
+    def read_request(self, id: str) -> BuildRequest | None:
         record = read_untrusted(self.request_path(id))
         return None if record is None else decode(BuildRequest, record, where=f"request {id}")
 
-    def result(self, id: str, boot_id: str) -> BuildResult | None:
+    def read_result(self, id: str, boot_id: str) -> BuildResult | None:
         """Return the result of a request; None if there is none of this boot."""
         record = read_untrusted(self.result_path(id))
         if record is None or record.get("boot_id") != boot_id or record.get("request") != id:
             return None
         return decode(BuildResult, record, where=f"result {id}")
 
-    def sidecar(self, boot_id: str) -> SidecarRecord | None:
+    def read_sidecar(self, boot_id: str) -> SidecarRecord | None:
         """Return the record of the latest sidecar; None if there is none of this boot."""
         record = read_untrusted(self.results / "sidecar.json")
         if record is None or record.get("boot_id") != boot_id:
             return None
         return decode(SidecarRecord, record, where="sidecar.json")
 
-    def sidecar_boot(self) -> str:
+    def read_sidecar_boot(self) -> str:
         """Return the boot id in the record of the latest sidecar; "" if there is none."""
         record = read_untrusted(self.results / "sidecar.json")
         return str(record.get("boot_id", "")) if record else ""

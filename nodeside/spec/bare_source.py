@@ -14,7 +14,7 @@ from typing import Any
 
 from nodeside.errors import SpecError
 from nodeside.protocol.bundle_key import BuildKind
-from nodeside.protocol.labels import API_VERSION, label
+from nodeside.protocol.labels import API_VERSION, make_dns_label
 from nodeside.protocol.module_names import kernel_name
 from nodeside.spec.document import parse
 from nodeside.spec.kbuild_list import (
@@ -127,7 +127,7 @@ def _plainly_listed(directory: Path, listed: KbuildList) -> tuple[str, ...]:
 def name_of(modules: tuple[str, ...], directory: str) -> str:
     """Return the name of a driver: the name of its only module, else of its directory."""
     alone = len(modules) == 1 or says_nothing(directory)
-    return label(modules[0] if alone else directory)
+    return make_dns_label(modules[0] if alone else directory)
 
 
 def says_nothing(directory: str) -> bool:
@@ -150,7 +150,7 @@ def _of_dkms_conf(conf: Path) -> dict[str, Any]:
     indices = sorted({i for key, i in values if not key.startswith("PACKAGE_")}) or [0]
     modules = dict.fromkeys(values.get(("BUILT_MODULE_NAME", i)) or name for i in indices)
     build = {"kind": BuildKind.DKMS.value}
-    return smallest_document(label(name), plain_version(version), ".", build, modules)
+    return smallest_document(make_dns_label(name), plain_version(version), ".", build, modules)
 
 
 def _literal_values(conf: Path) -> dict[tuple[str, int], str]:

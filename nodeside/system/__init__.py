@@ -8,10 +8,10 @@ file_lock          a lock that ends with its process
 owned_directory    a directory of a user, as root uses it
 selinux            labels of files that others read
 scratch            directories that go when their process is gone
-directory_watch    inotify
+directory_watch    changes in a directory, as the kernel signals them (dnotify)
 sysfs, pci         devices and their drivers
 uevents            the kernel's announcements of devices (pyudev)
-host               the kernel that runs, its boot, the distribution
-digests            digests of trees and files
+host               paths of the node; the kernel that runs, its boot
+digests            digests of files
 clock              monotonic time that tests replace; backoff
 """

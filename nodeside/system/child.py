@@ -38,8 +38,11 @@ _GRACE = 5  # seconds of processor time between SIGXCPU and SIGKILL
 
 @frozen
 class ChildLimits:
-    """Resource limits of a child: `memory` in bytes beyond the memory this process has mapped,
-    `processor` time in seconds, and the size of its `answer` in bytes."""
+    """Resource limits of a child.
+
+    `memory` is in bytes beyond the memory that this process has mapped, `processor` in seconds of
+    processor time, and `answer` in bytes.
+    """
 
     memory: int
     processor: int
@@ -120,7 +123,7 @@ def _fork_child(
     try:
         reader, writer = os.pipe()
     except OSError as exc:
-        raise _no_process(exc) from exc
+        raise _no_process_error(exc) from exc
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         with warnings.catch_warnings():
@@ -131,14 +134,14 @@ def _fork_child(
             _run_and_exit(call, writer, keep, limits)
     except OSError as exc:  # not to be taken for an error of `call`: EAGAIN has many meanings
         os.close(reader)
-        raise _no_process(exc) from exc
+        raise _no_process_error(exc) from exc
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous)
         os.close(writer)
     return reader, pid
 
 
-def _no_process(exc: OSError) -> NoProcess:
+def _no_process_error(exc: OSError) -> NoProcess:
     return NoProcess(
         f"cannot start a child process: {exc.strerror}",
         hint="find what uses up the processes or the memory of the node, or of this pod: "
@@ -174,8 +177,8 @@ def _reap_child(pid: int) -> str:
 def kill_left_behind() -> None:
     """Kill children that only read, also those that other threads wait for.
 
-    A call that hangs in the kernel ends when that returns. A process that ends by os._exit calls it
-    itself.
+    A child that hangs in the kernel ends when its call returns. A process that ends by os._exit
+    must call this function itself, since no atexit handler runs then.
     """
     for pid in (*_left_behind.values(), *_reading):
         if _is_still_there(pid):

@@ -15,7 +15,7 @@ import os
 from pathlib import Path
 
 from nodeside.system.clock import Clock
-from nodeside.system.files import identity, identity_of
+from nodeside.system.files import file_identity, identity_from_stat
 
 _INTERVAL = 0.02  # seconds between two attempts
 
@@ -51,7 +51,9 @@ class LockFile:
     @property
     def is_lost(self) -> bool:
         """Whether it was taken, and the file is no longer there or is another one."""
-        return self._fd is not None and identity(self._path) != identity_of(os.fstat(self._fd))
+        return self._fd is not None and file_identity(self._path) != identity_from_stat(
+            os.fstat(self._fd)
+        )
 
     @property
     def is_held(self) -> bool:

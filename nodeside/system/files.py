@@ -125,16 +125,16 @@ def open_untrusted(path: Path, *, limit: int) -> Iterator[IO[bytes]]:
 Identity = tuple[int, int, int]
 
 
-def identity(path: Path) -> Identity | None:
+def file_identity(path: Path) -> Identity | None:
     """Return the device, inode and ctime of a file; None if there is none.
 
     ext4 gives the same inode again: the ctime tells a new file from the old one.
     """
     try:
-        return identity_of(path.lstat())
+        return identity_from_stat(path.lstat())
     except OSError:
         return None
 
 
-def identity_of(found: os.stat_result) -> Identity:
+def identity_from_stat(found: os.stat_result) -> Identity:
     return found.st_dev, found.st_ino, found.st_ctime_ns

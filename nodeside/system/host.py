@@ -59,8 +59,10 @@ class Host:
 
     @property
     def locks(self) -> Path:
-        """`/run/nodeside-locks`: locks and loaded.json. Consumers do not mount it, since a reader
-        can lock files."""
+        """`/run/nodeside-locks`: locks and loaded.json.
+
+        Consumers do not mount it: whoever can read a file can lock it.
+        """
         return self.root / "run" / "nodeside-locks"
 
     @property
@@ -81,7 +83,7 @@ class Host:
     def lib_modules(self, release: str) -> Path:
         return self.root / "lib" / "modules" / release
 
-    def inside(self, path: Path) -> Path:
+    def resolve_link(self, path: Path) -> Path:
         """Resolve a host link as seen from a pod; absolute targets are below the host's root.
 
         Returns `path` itself if it is not a link.

@@ -1,4 +1,4 @@
-"""Whose a directory is, for root that writes in it: opened without trusting the way to it.
+"""Opens a directory in which root writes for its owner, without trusting the path to it.
 
 A user names a path to a command that runs as root. Whoever owns a directory on that path, or may
 rename what is in it, can put a link or another directory in the place of the next one. So each name
@@ -29,8 +29,12 @@ _LINKS = 40  # on one path, as the kernel's limit
 
 @dataclass
 class OwnedDirectory:
-    """`descriptor` is that of the deepest directory of `path` that is there, and `rest` the names
-    of what is made below it. `owner` owns that directory; `others` may change the way to it."""
+    """A directory that a user named, which may not exist yet.
+
+    `descriptor` is the deepest directory of `path` that exists, and `owner` owns it. `rest` are the
+    names of the directories to make below it. `others` are the users who may change the path, each
+    with the place where.
+    """
 
     path: Path
     descriptor: int
@@ -61,7 +65,7 @@ class OwnedDirectory:
 
 
 @contextmanager
-def opened_directory(path: Path, trusted: Collection[int] = ()) -> Iterator[OwnedDirectory]:
+def open_directory(path: Path, trusted: Collection[int] = ()) -> Iterator[OwnedDirectory]:
     """Open a directory, or the one that it will be made in.
 
     Root gets a UsageError if the path may be changed by a user who is neither the directory's owner
@@ -89,7 +93,7 @@ def as_owner_of(path: Path) -> Iterator[Path]:
             path.mkdir(parents=True, exist_ok=True)
         yield path
         return
-    with opened_directory(path) as found, _rights_of(found.owner):
+    with open_directory(path) as found, _with_rights_of(found.owner):
         with disk_errors(path):
             descriptor = found.make()
         try:
@@ -106,7 +110,7 @@ def require_trusted(path: Path, what: str, hint: str) -> None:
     caller = os.environ.get("SUDO_UID", "")
     trusted = {_ROOT, int(caller) if caller.isdigit() else _ROOT}
     try:
-        with opened_directory(path, trusted) as found:
+        with open_directory(path, trusted) as found:
             if os.geteuid() == _ROOT and found.owner not in trusted:
                 raise UsageError(f"{path} belongs to {user_name(found.owner)}, not to root")
     except UsageError as error:
@@ -131,8 +135,8 @@ def user_name(user: int) -> str:
         return f"user {user}"
 
 
-def cannot_become(user: int, error: OSError) -> SystemRefused:
-    """Return the error of a root without capabilities, or in a user namespace."""
+def cannot_become_error(user: int, error: OSError) -> SystemRefused:
+    """Return the error for a root without capabilities, or in a user namespace."""
     return SystemRefused(
         f"root cannot write with the rights of the directory's owner, {user_name(user)}: "
         f"{error.strerror}",
@@ -162,7 +166,7 @@ def _open_components(path: Path) -> OwnedDirectory:
     shared: list[Path] = []
     try:
         while names:
-            shared += [at] if _others_rename(here) else []
+            shared += [at] if _others_may_rename(here) else []
             others |= _owner_unless_root(here, at)
             try:
                 entry = os.open(names[-1], os.O_PATH | os.O_NOFOLLOW, dir_fd=here)
@@ -175,7 +179,7 @@ def _open_components(path: Path) -> OwnedDirectory:
                 target = Path(os.readlink("", dir_fd=entry))
                 os.close(entry)
                 links += 1
-                _require_followed(here, at / name, target, links)
+                _require_followable_link(here, at / name, target, links)
                 names += [part for part in reversed(target.parts) if part != "/"]
                 if target.is_absolute():
                     here, at = (
@@ -187,7 +191,7 @@ def _open_components(path: Path) -> OwnedDirectory:
             if not stat.S_ISDIR(found.st_mode):
                 raise UsageError(f"{at} is a file: expected a directory")
         else:
-            shared += [at] if _others_rename(here) else []
+            shared += [at] if _others_may_rename(here) else []
         _require_not_shared(shared)
         return OwnedDirectory(path, here, os.fstat(here).st_uid, tuple(reversed(names)), others)
     except BaseException:
@@ -206,11 +210,11 @@ def _owner_of_entry(directory: int, entry: os.stat_result, at: Path) -> dict[int
 
     A link that is not root's tells by itself that its owner could write in the directory.
     """
-    mine = stat.S_ISLNK(entry.st_mode) or _others_write(directory)
+    mine = stat.S_ISLNK(entry.st_mode) or _others_may_write(directory)
     return {entry.st_uid: at} if mine and entry.st_uid != _ROOT else {}
 
 
-def _others_write(directory: int) -> bool:
+def _others_may_write(directory: int) -> bool:
     """Return whether others than root can put something in a directory of root.
 
     Whom the owner of any other directory lets write there is up to that owner. With an ACL, the
@@ -237,15 +241,18 @@ def _has_acl(directory: int) -> bool:
     return True
 
 
-def _others_rename(directory: int) -> bool:
+def _others_may_rename(directory: int) -> bool:
     """Return whether others may rename what is not theirs in a directory of root."""
     sticky = os.fstat(directory).st_mode & stat.S_ISVTX
-    return os.geteuid() == _ROOT and not sticky and _others_write(directory)
+    return os.geteuid() == _ROOT and not sticky and _others_may_write(directory)
 
 
 def _require_not_shared(shared: Sequence[Path]) -> None:
-    """Raise UsageError for directories of root where others rename: the outermost, with a command
-    for all. In a container all of a path may have mode 0777."""
+    """Raise UsageError if there are directories of root in which others may rename entries.
+
+    The message names the outermost one, and the hint has a command for all: in a container, every
+    directory of a path may have mode 0777.
+    """
     if not shared:
         return
     every = " ".join(shlex.quote(str(each)) for each in dict.fromkeys(shared))
@@ -256,10 +263,10 @@ def _require_not_shared(shared: Sequence[Path]) -> None:
     )
 
 
-def _require_followed(parent: int, link: Path, target: Path, links: int) -> None:
+def _require_followable_link(parent: int, link: Path, target: Path, links: int) -> None:
     if links > _LINKS:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(link))
-    if os.geteuid() == _ROOT and _others_write(parent):
+    if os.geteuid() == _ROOT and _others_may_write(parent):
         raise UsageError(
             f"{link} is a symbolic link to {target}, in a directory where other users may put one",
             hint="name the directory that you mean, without the link",
@@ -288,7 +295,7 @@ def _replace_descriptor(old: int, new: int) -> int:
 
 
 @contextmanager
-def _rights_of(user: int) -> Iterator[None]:
+def _with_rights_of(user: int) -> Iterator[None]:
     """Take the rights of a user for a while. The process has one thread that writes."""
     if user == _ROOT:
         yield
@@ -303,5 +310,5 @@ def _rights_of(user: int) -> Iterator[None]:
             os.seteuid(user)
             restored.callback(os.seteuid, _ROOT)
         except OSError as error:
-            raise cannot_become(user, error) from None
+            raise cannot_become_error(user, error) from None
         yield

@@ -30,7 +30,7 @@ class PciDevice:
 def pci_devices(host: Host) -> tuple[PciDevice, ...]:
     """Return all PCI devices of the node, ordered by address."""
     root = host.sys / "bus" / "pci" / "devices"
-    return tuple(_pci_device(root / address) for address in sysfs.names(root))
+    return tuple(_pci_device(root / address) for address in sysfs.list_entries(root))
 
 
 def _pci_device(path: Path) -> PciDevice:

@@ -204,7 +204,7 @@ def start(
             pass_fds=pass_fds,
         )
     except OSError as exc:
-        raise _not_started(words, cwd, exc, install) from exc
+        raise _start_error(words, cwd, exc, install) from exc
     except ValueError as exc:
         raise SystemRefused(f"cannot start {words[0]}: {exc}") from exc
     except subprocess.SubprocessError as exc:
@@ -329,8 +329,9 @@ def _has_ended(child: Child) -> bool:
 def reap_orphans(keep: Collection[int] = ()) -> None:
     """Reap all children that have ended, so that they do not stay zombies.
 
-    For process 1 of a container, which inherits every orphan in it. Call it only while nothing else
-    waits for a child but those to `keep`; the others are reaped when these have been.
+    This is for process 1 of a container, which inherits every orphan in it. Call it only while
+    nothing waits for a child, except for those to `keep`. It stops at the first of these that has
+    ended; a later call, after that one was reaped, reaps the rest.
     """
     with suppress(ChildProcessError):
         while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
@@ -360,7 +361,7 @@ def _reap_group(pid: int) -> None:
                 time.sleep(0.001)
 
 
-def _not_started(
+def _start_error(
     words: tuple[str, ...], cwd: Path | None, exc: OSError, install: str
 ) -> NodesideError:
     if cwd is not None and not cwd.is_dir():

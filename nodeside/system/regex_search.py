@@ -18,15 +18,15 @@ _PROCESSOR = 5  # seconds
 _MOST = 4096  # texts
 
 
-def search(pattern: str, *texts: str, timeout: float = 0.0) -> tuple[bool, ...]:
+def search_texts(pattern: str, *texts: str, timeout: float = 0.0) -> tuple[bool, ...]:
     """Return for each text whether the expression matches somewhere in it.
 
-    Of at most 4,096 texts, within `timeout` seconds (default: 5). Raises SystemRefused.
+    Takes at most 4,096 texts. Raises SystemRefused after `timeout` seconds (default: 5).
     """
     limits = ChildLimits(memory=_MEMORY, processor=_PROCESSOR, answer=_MOST)
     seconds = timeout or SECONDS
     try:
-        found = run_in_child(lambda: _search_texts(pattern, texts), seconds, limits=limits)
+        found = run_in_child(lambda: _match_each(pattern, texts), seconds, limits=limits)
     except (ChildDied, ChildRaised, DeadlinePassed) as exc:
         raise SystemRefused(
             f"the regular expression did not finish within {seconds:g} s; it may contain nested "
@@ -35,6 +35,6 @@ def search(pattern: str, *texts: str, timeout: float = 0.0) -> tuple[bool, ...]:
     return tuple(each == 1 for each in found)
 
 
-def _search_texts(pattern: str, texts: tuple[str, ...]) -> bytes:
+def _match_each(pattern: str, texts: tuple[str, ...]) -> bytes:
     expression = re.compile(pattern)
     return bytes(expression.search(text) is not None for text in texts)

@@ -109,7 +109,7 @@ def link_name(path: Path) -> str:
         return ""
 
 
-def names(directory: Path) -> tuple[str, ...]:
+def list_entries(directory: Path) -> tuple[str, ...]:
     """Return the sorted entries of a directory; empty if it does not exist."""
     try:
         return tuple(sorted(path.name for path in directory.iterdir()))
@@ -117,7 +117,7 @@ def names(directory: Path) -> tuple[str, ...]:
         return ()
 
 
-def expand(host: Host, pattern: str) -> tuple[Path, ...]:
+def expand_pattern(host: Host, pattern: str) -> tuple[Path, ...]:
     """Return the existing paths that match a pattern of driver.yaml; `*` matches in one component.
 
     The pattern is relative to /sys, or begins with /sys/. Only its text is checked: links, of which
@@ -148,4 +148,4 @@ def _match_component(directory: Path, part: str) -> tuple[str, ...]:
     if "*" not in part:
         return (part,)
     literal = part.replace("[", "[[]").replace("?", "[?]")
-    return tuple(name for name in names(directory) if fnmatch.fnmatchcase(name, literal))
+    return tuple(name for name in list_entries(directory) if fnmatch.fnmatchcase(name, literal))

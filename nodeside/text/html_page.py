@@ -1,7 +1,8 @@
 """A page of tables and bars that needs nothing else: no network, no script, one file.
 
-Light and dark, and without any style; on a narrow screen each row of a table becomes a block.
-Whatever is put on it is text: a word of a build, a node or an object is never a tag or a link.
+It follows the reader's light or dark theme, and can be read without any style. On a narrow screen
+each row of a table becomes a block. What a build, a node or an object says is always text on it,
+never a tag or a link.
 Stdlib only.
 """
 
@@ -64,25 +65,25 @@ $body
 
 @frozen
 class Cell:
-    """A cell of a table. `kind` is a class above; the words say the same as its color."""
+    """A cell of a table. `kind` is a CSS class above; its color says no more than the text."""
 
     text: str
     kind: str = ""
 
 
-def good(text: str) -> Cell:
+def good_cell(text: str) -> Cell:
     return Cell(text, _GOOD)
 
 
-def bad(text: str) -> Cell:
+def bad_cell(text: str) -> Cell:
     return Cell(text, _BAD)
 
 
-def number(text: str) -> Cell:
+def number_cell(text: str) -> Cell:
     return Cell(text, _NUMBER)
 
 
-def long(text: str) -> Cell:
+def long_cell(text: str) -> Cell:
     return Cell(text, _LONG)
 
 
@@ -94,16 +95,16 @@ class Bar:
     parts: tuple[tuple[str, float], ...]
 
 
-def page(title: str, parts: Iterable[str]) -> str:
+def render_page(title: str, parts: Iterable[str]) -> str:
     """Return the page. `parts` are HTML, made by the functions below."""
     return _PAGE.substitute(title=html_text(title), body="\n".join(parts))
 
 
-def heading(text: str) -> str:
+def html_heading(text: str) -> str:
     return f"<h2>{html_text(text)}</h2>"
 
 
-def paragraph(text: str) -> str:
+def html_paragraph(text: str) -> str:
     return f"<p>{html_text(text)}</p>"
 
 
@@ -129,7 +130,7 @@ def fold_text(summary: str, text: str) -> str:
     return f"<details><summary>{html_text(summary)}</summary><pre>{html_text(text)}</pre></details>"
 
 
-def bars(what: str, rows: Sequence[Bar], colors: dict[str, str]) -> str:
+def render_bars(what: str, rows: Sequence[Bar], colors: dict[str, str]) -> str:
     """Return a picture of bars, all to one scale, with its legend. `colors` are by part."""
     longest = max((sum(length for _, length in row.parts) for row in rows), default=0.0) or 1.0
     drawn = []

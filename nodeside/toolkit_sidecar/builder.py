@@ -107,7 +107,7 @@ class BuildRun:
 
     def _check_request(self, jobs: int) -> Workplace:
         request, out = self.request, self.out
-        source = self.shared.source(request.source)
+        source = self.shared.source_path(request.source)
         if not source.is_dir():
             raise BuildFailed(
                 FailureKind.BAD_SOURCE,
@@ -140,7 +140,7 @@ class BuildRun:
 
     def _copy_source(self) -> None:
         target = self.out / "build"
-        copy_tree(self.shared.source(self.request.source), target)
+        copy_tree(self.shared.source_path(self.request.source), target)
         (self.out / "output").mkdir()
         self.watch.check()
         prebuilt = remove_prebuilt(target)

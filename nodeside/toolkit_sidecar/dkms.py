@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nodeside.protocol.build_records import FailureKind
-from nodeside.protocol.labels import label
+from nodeside.protocol.labels import make_dns_label
 from nodeside.system.host import Kernel
 from nodeside.toolkit_sidecar.confinement import Step
 from nodeside.toolkit_sidecar.dkms_conf import Values
@@ -275,7 +275,7 @@ def needed_packages(values: Values) -> tuple[str, ...]:
 
 def needs_in_words(packages: Sequence[str]) -> str:
     """Return what BUILD_DEPENDS asks for here, where each package is a Driver of its own."""
-    drivers = ", ".join(label(name) for name in packages)
+    drivers = ", ".join(make_dns_label(name) for name in packages)
     return (
         f"dkms.conf has BUILD_DEPENDS on {', '.join(packages)}: if another Driver has its modules, "
         f"add a line to spec in driver.yaml: after: [{drivers}]"

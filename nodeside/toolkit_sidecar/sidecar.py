@@ -111,11 +111,11 @@ class Sidecar:
         record, so whoever reads the record finds the list.
         """
         release = self.host.kernel.release
-        self._make_room(self.shared.symvers(release))
+        self._make_room(self.shared.symvers_path(release))
         for directory in header_places(self.host.root, release):
             with suppress(OSError):
                 publish_bytes(
-                    self.shared.symvers(release), (directory / "Module.symvers").read_bytes()
+                    self.shared.symvers_path(release), (directory / "Module.symvers").read_bytes()
                 )
                 return
 
@@ -136,7 +136,7 @@ class Sidecar:
         A build may have left anything under any name, and nobody else would remove that.
         """
         requests = self.shared.request_ids()
-        records = {self.shared.lock, self.shared.symvers(self.host.kernel.release)}
+        records = {self.shared.lock, self.shared.symvers_path(self.host.kernel.release)}
         records |= {self.shared.results / name for name in ("sidecar.json", "kernels.json")}
         records |= {self.shared.result_path(name) for name in requests}
         outputs = {self.shared.out_dir(name) for name in requests}
@@ -175,7 +175,7 @@ class Sidecar:
         if record is None or record.get("boot_id") != boot_id:
             return False
         try:
-            return self.shared.result(id, boot_id) is None
+            return self.shared.read_result(id, boot_id) is None
         except (UntrustedFile, MalformedRecord):
             return True
 
@@ -225,7 +225,7 @@ class Sidecar:
         version = record.get("protocol", 1)
         if not isinstance(version, int) or version > PROTOCOL:
             raise MalformedRecord(f"it has protocol {version}, ours is {PROTOCOL}")
-        request = self.shared.request(id)
+        request = self.shared.read_request(id)
         if request is not None and request.id != id:
             raise MalformedRecord(f"the file of request {id} holds request {request.id!r}")
         return request

@@ -22,9 +22,9 @@ from nodeside.system.child import run_in_child
 from nodeside.system.files import disk_errors, publish_bytes
 from nodeside.system.owned_directory import (
     OwnedDirectory,
-    cannot_become,
+    cannot_become_error,
     group_of,
-    opened_directory,
+    open_directory,
 )
 from nodeside.values import frozen
 
@@ -93,7 +93,7 @@ class OwnedPlace:
 @contextmanager
 def owned_place(path: Path) -> Iterator[OwnedPlace]:
     """Open a directory, or the one that it will be made in. Raises UsageError, SystemRefused."""
-    with opened_directory(path) as found:
+    with open_directory(path) as found:
         yield OwnedPlace(path, found)
 
 
@@ -123,4 +123,4 @@ def _become_user(user: int) -> None:
         os.setgid(group_of(user))
         os.setuid(user)
     except OSError as error:
-        raise cannot_become(user, error) from None
+        raise cannot_become_error(user, error) from None

@@ -17,16 +17,16 @@ from nodeside.log import escape_controls
 from nodeside.text.html_page import (
     Bar,
     Cell,
-    bad,
-    bars,
+    bad_cell,
     fold_text,
-    good,
-    heading,
+    good_cell,
+    html_heading,
+    html_paragraph,
     html_table,
-    long,
-    number,
-    page,
-    paragraph,
+    long_cell,
+    number_cell,
+    render_bars,
+    render_page,
 )
 from nodeside.trial.owned_place import OwnedPlace
 from nodeside.trial.pod import TrialRun
@@ -160,16 +160,16 @@ def as_page(target: str, runs: Sequence[TrialRun]) -> str:
     header: list[str | Cell] = [
         "kernel",
         "result",
-        *(number(name) for name in stages),
+        *(number_cell(name) for name in stages),
         "first error",
     ]
-    return page(
+    return render_page(
         f"nodeside try {target}",
         (
-            paragraph(f"{working} of {len(runs)} kernels: the driver gets ready and works."),
+            html_paragraph(f"{working} of {len(runs)} kernels: the driver gets ready and works."),
             html_table(header, [_run_row(run, stages) for run in runs]),
-            heading("Where the time went"),
-            bars("time of each stage", [_run_bar(run) for run in runs], colors),
+            html_heading("Where the time went"),
+            render_bars("time of each stage", [_run_bar(run) for run in runs], colors),
             *(part for run in runs for part in _run_details(run)),
         ),
     )
@@ -177,10 +177,10 @@ def as_page(target: str, runs: Sequence[TrialRun]) -> str:
 
 def _run_row(run: TrialRun, stages: Sequence[str]) -> list[str | Cell]:
     seconds = stage_seconds(run)
-    times = [number(f"{seconds[name]:.1f} s" if name in seconds else "-") for name in stages]
+    times = [number_cell(f"{seconds[name]:.1f} s" if name in seconds else "-") for name in stages]
     if run.verdict == ExitCode.OK:
-        return [run.kernel, good("ready"), *times, ""]
-    return [run.kernel, bad(f"exit code {run.verdict}"), *times, long(first_error(run))]
+        return [run.kernel, good_cell("ready"), *times, ""]
+    return [run.kernel, bad_cell(f"exit code {run.verdict}"), *times, long_cell(first_error(run))]
 
 
 def _run_bar(run: TrialRun) -> Bar:
@@ -197,6 +197,6 @@ def _run_details(run: TrialRun) -> Iterator[str]:
     }
     left_out = len(run.log) - _SHOWN
     more = f"... {left_out} lines before\n" if left_out > 0 else ""
-    yield heading(run.kernel)
-    yield html_table(("", ""), [(name, long(value)) for name, value in facts.items() if value])
+    yield html_heading(run.kernel)
+    yield html_table(("", ""), [(name, long_cell(value)) for name, value in facts.items() if value])
     yield fold_text("log", more + "\n".join(run.log[-_SHOWN:]))

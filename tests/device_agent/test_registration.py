@@ -11,7 +11,7 @@ import pytest
 
 from nodeside import log
 from nodeside.device_agent.registration import NotRegistered, Registration, file_prefix
-from nodeside.system.files import identity
+from nodeside.system.files import file_identity
 
 
 class Plugin:
@@ -65,8 +65,11 @@ def registration(plugin: Plugin, tmp_path: Path) -> Iterator[Registration]:
 
 def replace_kubelet(directory: Path) -> None:
     """As a restart does."""
-    before = identity(directory / "kubelet.sock")
-    while identity(directory / "kubelet.sock") in (before, None):  # the clock of ctime is coarse
+    before = file_identity(directory / "kubelet.sock")
+    while file_identity(directory / "kubelet.sock") in (
+        before,
+        None,
+    ):  # the clock of ctime is coarse
         (directory / "kubelet.sock").unlink()
         (directory / "kubelet.sock").touch()
 

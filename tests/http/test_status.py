@@ -31,8 +31,8 @@ def test_some_refusals_pass_by_themselves(status: int, passes: bool) -> None:
 
 def test_a_field_that_the_definition_lacks_is_no_failure_of_the_server() -> None:
     said = "failed to create typed patch object (/x): .status.mood: field not declared in schema"
-    assert http_status.corrected_status(500, said) == 400
-    assert http_status.corrected_status(500, "etcdserver: leader changed") == 500
+    assert http_status.correct_status(500, said) == 400
+    assert http_status.correct_status(500, "etcdserver: leader changed") == 500
 
 
 def test_retry_after_is_seconds_or_a_date() -> None:

@@ -17,7 +17,7 @@ from nodeside.protocol.build_job import (
     ToolkitKernels,
     choose_kernel,
     kernel_variant,
-    read_message,
+    read_outcome,
     termination_message,
 )
 from nodeside.protocol.build_records import FailureKind
@@ -76,7 +76,7 @@ def test_an_outcome_survives_the_way_through_a_kubelet() -> None:
     outcome = BuildOutcome(
         BuildVerdict.REFUSED, "6.1.0", reason="Compile", first_error="edu.c:1: no", seconds=1.5
     )
-    assert read_message(termination_message(outcome)) == outcome
+    assert read_outcome(termination_message(outcome)) == outcome
 
 
 def test_a_long_outcome_is_cut_to_what_a_kubelet_keeps_and_is_still_json() -> None:
@@ -85,7 +85,7 @@ def test_a_long_outcome_is_cut_to_what_a_kubelet_keeps_and_is_still_json() -> No
 
     assert len(said.encode()) <= MESSAGE_LIMIT
     assert json.loads(said)["message"].endswith("…")
-    read = read_message(said)
+    read = read_outcome(said)
     assert read is not None
     assert read.verdict is BuildVerdict.BROKEN
 
@@ -94,12 +94,12 @@ def test_a_long_outcome_is_cut_to_what_a_kubelet_keeps_and_is_still_json() -> No
 def test_a_name_that_is_in_no_form_is_no_outcome_and_is_never_sent(name: str) -> None:
     forged = json.dumps({"verdict": "built", name: "a" * 4000})
     assert len(forged) <= MESSAGE_LIMIT
-    assert read_message(forged) is None
+    assert read_outcome(forged) is None
 
     outcome = BuildOutcome(BuildVerdict.BUILT, message="😀" * 9000)
     value: Any = "\0é" * 4000
     outcome = replace(outcome, **{name: value})
-    read = read_message(termination_message(outcome))
+    read = read_outcome(termination_message(outcome))
     assert read is not None
     assert (read.verdict, getattr(read, name)) == (BuildVerdict.BUILT, "")
 
@@ -115,7 +115,7 @@ def test_names_survive_however_long_the_texts_are() -> None:
     said = termination_message(outcome)
 
     assert len(said.encode()) <= MESSAGE_LIMIT
-    read = read_message(said)
+    read = read_outcome(said)
     assert read is not None
     assert names.items() <= vars(read).items()
 
@@ -131,12 +131,12 @@ def test_names_survive_however_long_the_texts_are() -> None:
     ],
 )
 def test_what_would_not_fit_into_a_message_again_is_no_outcome(text: str) -> None:
-    assert read_message(text) is None
+    assert read_outcome(text) is None
 
 
 @pytest.mark.parametrize("text", ["", "oops", "[]", "{}", '{"verdict": "perhaps"}', "[" * 99999])
 def test_what_is_no_outcome_is_none(text: str) -> None:
-    assert read_message(text) is None
+    assert read_outcome(text) is None
 
 
 def test_only_what_a_node_would_meet_too_is_the_drivers_fault() -> None:

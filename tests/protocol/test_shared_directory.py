@@ -54,29 +54,29 @@ def test_a_private_tree_is_for_its_owner_only(tmp_path: Path) -> None:
 def test_a_request_and_its_result_travel(shared: SharedDir) -> None:
     asked = request()
     shared.publish_request(asked)
-    assert shared.request(asked.id) == asked
+    assert shared.read_request(asked.id) == asked
     answer = BuildResult(asked.id, "boot-1", succeeded=True)
     shared.publish_result(answer)
-    assert shared.result(asked.id, "boot-1") == answer
+    assert shared.read_result(asked.id, "boot-1") == answer
 
 
 def test_what_is_not_there_is_none(shared: SharedDir) -> None:
-    assert shared.request("none") is None
-    assert shared.result("none", "boot-1") is None
-    assert shared.sidecar("boot-1") is None
+    assert shared.read_request("none") is None
+    assert shared.read_result("none", "boot-1") is None
+    assert shared.read_sidecar("boot-1") is None
 
 
 def test_a_result_of_an_earlier_boot_or_of_another_request_is_ignored(shared: SharedDir) -> None:
     shared.publish_result(BuildResult(request().id, "boot-0", succeeded=True))
-    assert shared.result(request().id, "boot-1") is None
+    assert shared.read_result(request().id, "boot-1") is None
     publish(shared.result_path("x"), {"request": "y", "boot_id": "boot-1", "succeeded": True})
-    assert shared.result("x", "boot-1") is None
+    assert shared.read_result("x", "boot-1") is None
 
 
 def test_a_sidecar_of_an_earlier_boot_is_ignored(shared: SharedDir) -> None:
     shared.publish_sidecar(SidecarRecord(pid=7, boot_id="boot-1", started_at=1.0))
-    assert shared.sidecar("boot-2") is None
-    found = shared.sidecar("boot-1")
+    assert shared.read_sidecar("boot-2") is None
+    found = shared.read_sidecar("boot-1")
     assert found is not None
     assert found.pid == 7
 
@@ -85,11 +85,11 @@ def test_a_forged_result_is_refused_by_name(shared: SharedDir) -> None:
     name = request().id
     publish(shared.result_path(name), {"request": name, "boot_id": "boot-1", "succeeded": "yes"})
     with pytest.raises(MalformedRecord, match=rf"result {name}\.succeeded: expected bool"):
-        shared.result(name, "boot-1")
+        shared.read_result(name, "boot-1")
     shared.result_path(name).unlink()
     shared.result_path(name).symlink_to("/etc/passwd")
     with pytest.raises(UntrustedFile, match="a symbolic link"):
-        shared.result(name, "boot-1")
+        shared.read_result(name, "boot-1")
 
 
 def test_requests_are_listed_by_attempt_and_nothing_else_is(shared: SharedDir) -> None:

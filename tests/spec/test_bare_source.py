@@ -9,7 +9,7 @@ import pytest
 
 from nodeside.errors import SpecError
 from nodeside.protocol.bundle_key import BuildKind
-from nodeside.protocol.labels import label
+from nodeside.protocol.labels import make_dns_label
 from nodeside.spec.bare_source import bare_driver, plain_version
 
 
@@ -198,7 +198,7 @@ def test_a_long_line_is_read_in_a_moment(tmp_path: Path, line: str) -> None:
     [("vpoll", "vpoll"), ("acpi_call", "acpi-call"), ("DM-Writeboost++", "dm-writeboost")],
 )
 def test_package_names_become_dns_labels(package: str, name: str) -> None:
-    assert label(package) == name
+    assert make_dns_label(package) == name
 
 
 @pytest.mark.parametrize(

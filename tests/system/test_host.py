@@ -39,9 +39,9 @@ def test_a_link_of_the_host_is_followed_below_its_root(tmp_path: Path) -> None:
 
     host = Host(tmp_path)
 
-    assert host.inside(absolute) == tmp_path / "usr/src/headers"
-    assert host.inside(relative) == tmp_path / "lib/headers"
-    assert host.inside(plain) == plain
+    assert host.resolve_link(absolute) == tmp_path / "usr/src/headers"
+    assert host.resolve_link(relative) == tmp_path / "lib/headers"
+    assert host.resolve_link(plain) == plain
 
 
 def test_the_kernel_is_read_below_the_root(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from nodeside.errors import SystemRefused, UsageError
 from nodeside.system import owned_directory
-from nodeside.system.owned_directory import as_owner_of, opened_directory, require_trusted
+from nodeside.system.owned_directory import as_owner_of, open_directory, require_trusted
 
 SOMEBODY, ANOTHER = 12345, 54321
 
@@ -34,12 +34,12 @@ def sticky(tmp_path: Path) -> Path:
 
 
 def owner_of(path: Path) -> int:
-    with opened_directory(path) as found:
+    with open_directory(path) as found:
         return found.owner
 
 
 def refusal_of(path: Path) -> UsageError:
-    with pytest.raises(UsageError) as caught, opened_directory(path):
+    with pytest.raises(UsageError) as caught, open_directory(path):
         pass
     return caught.value
 
@@ -63,7 +63,7 @@ def test_relative_paths_and_links_of_root_lead_where_they_do_for_everybody(
     monkeypatch.chdir(tmp_path / "a")
 
     for path in ("b", "../link", "../to-link/../b", str(tmp_path / "to-link")):
-        with opened_directory(Path(path)) as found:
+        with open_directory(Path(path)) as found:
             assert os.fstat(found.descriptor).st_ino == (tmp_path / "a" / "b").stat().st_ino
             assert found.rest == ()
 
@@ -72,7 +72,7 @@ def test_a_circle_of_links_ends(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
 
-    with pytest.raises(SystemRefused, match="Too many levels"), opened_directory(tmp_path / "a"):
+    with pytest.raises(SystemRefused, match="Too many levels"), open_directory(tmp_path / "a"):
         pass
 
 
@@ -186,7 +186,7 @@ def test_a_link_of_somebody_in_a_directory_of_root_is_not_followed_to_roots(
 
 def test_what_appears_meanwhile_is_used_only_if_it_is_ours(sticky: Path, tmp_path: Path) -> None:
     for name in ("theirs", "link", "ours"):
-        with opened_directory(sticky / name / "below") as found:
+        with open_directory(sticky / name / "below") as found:
             if name == "link":
                 (sticky / name).symlink_to(tmp_path)
             else:

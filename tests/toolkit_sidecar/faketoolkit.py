@@ -69,7 +69,7 @@ class FakeToolkit:
         self.root = directory / "root"
         self.bin = directory / "bin"
         self.shared = SharedDir(directory / "shared")
-        self.source = self.shared.source(DIGEST)
+        self.source = self.shared.source_path(DIGEST)
         self.bin.mkdir()
         self.shared.create()
         self.source.mkdir()
@@ -174,7 +174,7 @@ class SidecarProcess:
         def answered() -> BuildResult | None:
             assert self.child.poll() is None, f"the sidecar ended: {self.output}"
             with suppress(UntrustedFile):  # planted by a build, and replaced when it has ended
-                return self.shared.result(request.id, request.boot_id)
+                return self.shared.read_result(request.id, request.boot_id)
             return None
 
         result = until(answered, lambda: f"an answer; {self.output}")

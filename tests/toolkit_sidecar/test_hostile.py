@@ -236,7 +236,7 @@ def test_a_worker_that_builds_could_open_begins_none(
     request = toolkit.request()
     worker = sidecar.Sidecar(toolkit.shared, Host(toolkit.root), lambda *_: None)
     worker.answer_requests(Life(first=True, died="", deaths=0, keeper=0, closed=closed))
-    assert (toolkit.shared.result(request.id, BOOT_ID) is not None) == closed
+    assert (toolkit.shared.read_result(request.id, BOOT_ID) is not None) == closed
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small file system")

@@ -62,7 +62,7 @@ def test_an_answer_is_kept_while_the_disk_refuses_it_which_is_said_once(
 ) -> None:
     disk = Disk(monkeypatch, [error] * 9)
     sidecar(toolkit, disk)._publish_result(answer)
-    assert toolkit.shared.result(answer.request, BOOT_ID) == answer
+    assert toolkit.shared.read_result(answer.request, BOOT_ID) == answer
     assert disk.pauses == [0.5, 1, 2, 4, 8, 16, 16, 16]
     assert warnings == ["cannot publish the result; retrying until it succeeds"]
 
@@ -75,7 +75,7 @@ def test_a_full_disk_gets_the_files_of_the_build_and_is_then_asked_at_once(
 ) -> None:
     disk = Disk(monkeypatch, [ERROR])
     sidecar(toolkit, disk)._publish_result(answer)
-    assert toolkit.shared.result(answer.request, BOOT_ID) == answer
+    assert toolkit.shared.read_result(answer.request, BOOT_ID) == answer
     assert not (toolkit.shared.out_dir(answer.request) / "build").exists()
     assert (disk.pauses, warnings) == ([], [])
 

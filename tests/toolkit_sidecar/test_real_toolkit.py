@@ -66,8 +66,8 @@ class RealToolkit:
     def build(self, source: Path, settings: BuildSettings, *, place: str = "") -> BuildResult:
         """`place` makes another directory of the build."""
         digest = hashlib.sha256(f"{source}{place}".encode()).hexdigest()
-        shutil.copytree(source, self.shared.source(digest))
-        self.shared.source(digest).chmod(0o755)
+        shutil.copytree(source, self.shared.source_path(digest))
+        self.shared.source_path(digest).chmod(0o755)
         request = BuildRequest(
             *(request_id(digest, 1), "hello", "1.0", self.kernel, Host().boot_id, digest),
             settings=settings,
@@ -75,7 +75,9 @@ class RealToolkit:
         )
         self.shared.publish_request(request)
         result = until(
-            lambda: self.shared.result(request.id, request.boot_id), "an answer", request.timeout
+            lambda: self.shared.read_result(request.id, request.boot_id),
+            "an answer",
+            request.timeout,
         )
         assert result is not None
         return result

@@ -102,7 +102,7 @@ def test_a_misspelt_module_is_told_apart_from_one_that_does_not_compile(
     toolkit.request(modules=("strawman",))
     with toolkit.sidecar("--once") as sidecar:
         assert sidecar.child.wait(60) == ExitCode.NO_MODULE
-    result = toolkit.shared.result(f"{DIGEST[:12]}-1", BOOT_ID)
+    result = toolkit.shared.read_result(f"{DIGEST[:12]}-1", BOOT_ID)
     assert result is not None
     assert (
         result.message == "the build produced no module named strawman; it produced: hay, straw_man"
@@ -242,7 +242,7 @@ def test_requests_are_answered_one_after_the_other_by_one_sidecar(toolkit: FakeT
     with toolkit.sidecar() as sidecar:
         for attempt in (1, 2, 3):
             assert sidecar.result(toolkit.request(attempt=attempt)).succeeded
-        record = toolkit.shared.sidecar(BOOT_ID)
+        record = toolkit.shared.read_sidecar(BOOT_ID)
         assert record is not None
         assert record.pid == sidecar.child.pid
         assert record.toolkit_kernel == KERNEL.release
@@ -286,7 +286,7 @@ def test_sigterm_ends_the_sidecar_and_its_build(toolkit: FakeToolkit) -> None:
         assert sidecar.stop(signal.SIGTERM) == ExitCode.OK
         assert not lives(pid.read_text())
         assert "toolkit stopped signal=SIGTERM" in sidecar.output
-    assert toolkit.shared.result(request.id, BOOT_ID) is None
+    assert toolkit.shared.read_result(request.id, BOOT_ID) is None
 
 
 def test_a_build_that_a_killed_sidecar_left_is_begun_again(toolkit: FakeToolkit) -> None:

@@ -152,12 +152,15 @@ def test_a_build_that_replaces_the_lock_does_not_hide_the_sidecar_for_long(
 def test_a_directory_in_the_place_of_its_records_does_not_keep_a_sidecar_unknown(
     toolkit: FakeToolkit,
 ) -> None:
-    for path in (toolkit.shared.results / "sidecar.json", toolkit.shared.symvers(KERNEL.release)):
+    for path in (
+        toolkit.shared.results / "sidecar.json",
+        toolkit.shared.symvers_path(KERNEL.release),
+    ):
         (path / "deep").mkdir(parents=True)
     with toolkit.sidecar() as sidecar:
         sidecar.result(toolkit.request())
-        assert toolkit.shared.sidecar(BOOT_ID) is not None
-        assert toolkit.shared.symvers(KERNEL.release).is_file()
+        assert toolkit.shared.read_sidecar(BOOT_ID) is not None
+        assert toolkit.shared.symvers_path(KERNEL.release).is_file()
 
 
 @pytest.mark.slow

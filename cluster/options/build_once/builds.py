@@ -84,9 +84,12 @@ def build_state(build: SharedBuild, snapshot: Snapshot, kernel: str = "") -> Bui
 def _progress_of(outcome: BuildOutcome, kernel: str) -> tuple[BuildProgress, str]:
     match outcome.verdict:
         case BuildVerdict.REFUSED:
-            return BuildProgress.REFUSED, outcome.words
+            return BuildProgress.REFUSED, outcome.failure_in_words()
         case BuildVerdict.BROKEN:
-            return BuildProgress.BROKEN, f"the build failed: {outcome.reason}: {outcome.words}"
+            return (
+                BuildProgress.BROKEN,
+                f"the build failed: {outcome.reason}: {outcome.failure_in_words()}",
+            )
     if kernel and outcome.kernel != kernel:
         return BuildProgress.BROKEN, f"the toolkit image has kernel {outcome.kernel}, not {kernel}"
     return BuildProgress.DONE, outcome.message

@@ -104,6 +104,6 @@ def _delete_job(snapshot: Snapshot, existing: JobObject) -> Delete:
 def _outcome_event(resource: DriverObject, build: SharedBuild, outcome: BuildOutcome) -> EmitEvent:
     failed = outcome.verdict in (BuildVerdict.REFUSED, BuildVerdict.BROKEN)
     reason = "BuildFailed" if failed else "Built"
-    words = outcome.words if failed else outcome.message
+    words = outcome.failure_in_words() if failed else outcome.message
     note = f"Job {build.name}, {outcome.kernel or build.description}: {words}"
     return EmitEvent(resource.name, resource.uid, failed, reason, note)

@@ -21,7 +21,7 @@ from nodeside.errors import NodesideError
 from nodeside.protocol.labels import dra_driver
 from nodeside.system.clock import backoff
 from nodeside.system.file_lock import LockFile
-from nodeside.system.files import Identity, identity
+from nodeside.system.files import Identity, file_identity
 
 _FIRST, _LONGEST = 1.0, 30.0  # seconds between attempts to listen
 
@@ -91,7 +91,9 @@ class DraDriver:
     def _is_listening(self) -> bool:
         """Whether both sockets are still the ones that this agent made."""
         sockets = self._sockets
-        return bool(sockets) and all(identity(path) == known for path, known in sockets.items())
+        return bool(sockets) and all(
+            file_identity(path) == known for path, known in sockets.items()
+        )
 
     def _start_listening(self) -> None:
         """Serve, then be found. What an earlier agent left behind is removed: we hold the lock."""
@@ -102,7 +104,7 @@ class DraDriver:
             path.unlink(missing_ok=True)
         self._server.start(self._socket)
         self._registration.start(self._registered_by)
-        self._sockets = {path: identity(path) for path in paths}
+        self._sockets = {path: file_identity(path) for path in paths}
         log.fact("waiting for the kubelet", driver=self.name, socket=self._registered_by)
 
     def _stop_listening(self) -> None:

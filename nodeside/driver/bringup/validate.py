@@ -21,7 +21,7 @@ from nodeside.system import process, sysfs
 from nodeside.system.clock import Clock
 from nodeside.system.host import Host
 from nodeside.system.pci import pci_devices
-from nodeside.system.regex_search import search
+from nodeside.system.regex_search import search_texts
 from nodeside.values import frozen
 
 _FIRST_PAUSE = 0.02  # seconds; doubled after every round
@@ -212,7 +212,7 @@ def attribute_has_value(check: SysfsCheck, host: Host) -> CheckResult:
     name = f"/sys/{check.path.removeprefix('/sys/')}"
     expected = _expected_in_words(check)
     try:
-        paths = sysfs.expand(host, check.path)
+        paths = sysfs.expand_pattern(host, check.path)
     except SpecError as exc:  # the load made more paths than there were before
         return CheckResult(name, False, expected, str(exc))
     if not paths:
@@ -270,13 +270,13 @@ def _expected_in_words(check: SysfsCheck) -> str:
 
 def _fits_check(check: SysfsCheck, content: str) -> bool:
     if check.matches:
-        return search(check.matches, content) == (True,)
+        return search_texts(check.matches, content) == (True,)
     return not check.value.strip() or content == check.value.strip()
 
 
 def _refuse_invalid_check(host: Host, check: SysfsCheck) -> None:
     """Refuse, before the first look, a path that leaves /sys or an invalid regular expression."""
-    sysfs.expand(host, check.path)
+    sysfs.expand_pattern(host, check.path)
     try:
         re.compile(check.matches)
     except (re.error, OverflowError, RecursionError) as exc:

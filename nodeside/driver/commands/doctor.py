@@ -315,8 +315,8 @@ def _check_sidecar(config: Config) -> DoctorRow:
     assert config.shared is not None  # the caller has checked
     try:
         lives = config.shared.sidecar_lives()
-        record = config.shared.sidecar(config.host.boot_id)
-        theirs = config.shared.sidecar_boot()
+        record = config.shared.read_sidecar(config.host.boot_id)
+        theirs = config.shared.read_sidecar_boot()
     except NodesideError as error:  # the build's own code may write there
         return DoctorRow("toolkit", Level.WARN, f"could not be checked: {error}", _ASK_THE_TOOLKIT)
     if lives and record is not None:

@@ -69,7 +69,7 @@ def order(config: Config, options: OrderOptions, *, dry_run: bool = False) -> Co
     read_driver(config)  # first: report mistakes in it before anything else
     shared = _require_shared(config)
     boot_id = config.host.boot_id
-    kernels = shared.kernels(boot_id)
+    kernels = shared.read_kernels(boot_id)
     if kernels is None:
         raise StepMissing(
             f"{shared.root} has no list of the kernels that the toolkit image has headers for",
@@ -126,7 +126,7 @@ def _read_order(config: Config) -> tuple[Task, BuildOrder]:
     """Return the task and its order. Raises StepMissing if the task changed since the order."""
     read_driver(config)
     shared = _require_shared(config)
-    ordered = shared.order(config.host.boot_id)
+    ordered = shared.read_order(config.host.boot_id)
     if ordered is None:
         raise StepMissing(
             f"nothing was ordered in {shared.root}", hint="nodeside driver order --shared DIR"
@@ -161,7 +161,7 @@ def record_outcome(path: Path | None, kernel: str = "") -> Iterator[list[BuildOu
 def ordered_kernel(config: Config) -> str:
     """Return the ordered kernel release, for a failure report; "" if it is not known."""
     try:
-        ordered = config.shared.order(config.host.boot_id) if config.shared else None
+        ordered = config.shared.read_order(config.host.boot_id) if config.shared else None
     except NodesideError:
         return ""
     return ordered.kernel.release if ordered else ""

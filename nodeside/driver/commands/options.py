@@ -242,7 +242,7 @@ def _kernel_of_release(
 
 def _version_in_headers(host: Host, release: str) -> str:
     for headers in (
-        host.inside(host.lib_modules(release) / "build"),
+        host.resolve_link(host.lib_modules(release) / "build"),
         host.root / "usr/src/kernels" / release,
         host.root / f"usr/src/linux-headers-{release}",
     ):

@@ -133,7 +133,7 @@ def read_answer(shared: SharedDir, id: str, boot_id: str) -> BuildResult | None:
     A forged answer counts as a failed build.
     """
     try:
-        return shared.result(id, boot_id)
+        return shared.read_result(id, boot_id)
     except UntrustedFile:
         # A build may plant a link or a directory there; the sidecar replaces it with its answer.
         return None
@@ -155,7 +155,7 @@ def _list_attempts(shared: SharedDir, request: BuildRequest) -> Iterator[BuildRe
         if not name.startswith(f"{key}-"):
             continue
         try:
-            earlier = shared.request(name)
+            earlier = shared.read_request(name)
         except NodesideError as problem:  # by another nodeside, before the image was replaced
             log.warning("a request cannot be read and is ignored", request=name, why=problem)
             continue

@@ -89,7 +89,7 @@ def await_sidecar(
     started = clock()
     elsewhere = _BootIdCheck(shared, boot_id)
     with DirectoryWatch([shared.results]) as notice:
-        while shared.sidecar(boot_id) is None:
+        while shared.read_sidecar(boot_id) is None:
             if stopping():
                 raise StoppedWaiting("stopped while waiting for a toolkit sidecar")
             now = clock()
@@ -257,7 +257,7 @@ class _BootIdCheck:
     def _their_boot(self) -> str:
         with suppress(NodesideError):
             if self.shared.sidecar_lives():
-                return self.shared.sidecar_boot()
+                return self.shared.read_sidecar_boot()
         return ""
 
 

@@ -67,7 +67,7 @@ def provide_source(
     An existing copy is used only if its digest matches: the shared directory may outlive a power
     loss, which leaves names without contents.
     """
-    target = shared.source(digest)
+    target = shared.source_path(digest)
     if target.is_dir():
         if _is_whole(target, digest, not_source):
             return

@@ -282,7 +282,7 @@ class FirmwareDirectory:
     def _list_drivers(self, place: _Place) -> tuple[str, ...]:
         names = [
             name.removesuffix(".json")
-            for name in sysfs.names(place.owners)
+            for name in sysfs.list_entries(place.owners)
             if not name.startswith(TEMPORARY_PREFIX)
         ]
         return tuple(name for name in names if self._is_at(place, name))

@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 from nodeside.errors import SystemRefused
 from nodeside.spec.model import Build, Kernels, merge_variant
-from nodeside.system.regex_search import search
+from nodeside.system.regex_search import search_texts
 
 
 def build_for(build: Build, release: str) -> tuple[Build, str]:
@@ -39,7 +39,7 @@ def fits_kernels(when: Kernels, release: str) -> bool:
 @cache
 def _matches_release(expression: str, release: str) -> bool:
     """Return whether an expression matches. Cached, since each search starts a process."""
-    return search(expression, release)[0]
+    return search_texts(expression, release)[0]
 
 
 def _is_older(release: str, version: str) -> bool:

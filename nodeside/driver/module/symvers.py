@@ -215,12 +215,12 @@ def read_kernel_symbols(
 
 def _list_places(host: Host, release: str, shared: SharedDir | None) -> Iterator[Path]:
     modules = host.lib_modules(release)
-    yield host.inside(modules / "build") / "Module.symvers"
+    yield host.resolve_link(modules / "build") / "Module.symvers"
     for suffix in (".gz", ".xz", ""):
         yield modules / f"symvers{suffix}"
         yield host.root / "boot" / f"symvers-{release}{suffix}"
     if shared is not None:
-        yield shared.symvers(release)
+        yield shared.symvers_path(release)
 
 
 def _read_list(path: Path) -> str:

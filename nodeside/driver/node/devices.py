@@ -50,7 +50,7 @@ def devices_of(
 def _list_devices(host: Host) -> Iterator[tuple[str, Path]]:
     for directory, letter in _KINDS.items():
         root = host.sys / "dev" / directory
-        for number in sysfs.names(root):
+        for number in sysfs.list_entries(root):
             yield f"{letter}{number}", (root / number).resolve()
 
 

@@ -76,7 +76,7 @@ def read_facts(host: Host) -> KernelFacts:
 
 def _namespaces_lax(host: Host, tree: Path) -> bool | None:
     """Return whether the kernel's configuration has the option; None if there is none to read."""
-    build = host.inside(tree / "build")
+    build = host.resolve_link(tree / "build")
     boot = host.root / "boot" / f"config-{tree.name}"
     for path in (tree / "config", boot, build / ".config", build / "include/config/auto.conf"):
         if text := _read_text(path):

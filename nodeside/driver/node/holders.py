@@ -76,7 +76,7 @@ def who_holds(name: str, host: Host, recorded: frozenset[str] = frozenset()) -> 
 
 def _stacked_disks(devices: tuple[DeviceFile, ...], host: Host) -> tuple[str, ...]:
     """Return the users stacked on the block devices: device mapper, RAID, swap."""
-    above = [name for device in devices for name in sysfs.names(device.path / "holders")]
+    above = [name for device in devices for name in sysfs.list_entries(device.path / "holders")]
     swaps = (sysfs.read(host.proc / "swaps") or "").split()
     return (*above, *(f"{d.node} (swap)" for d in devices if f"/dev/{d.node}" in swaps))
 

@@ -145,5 +145,5 @@ def parse_softdep(text: str) -> dict[str, str]:
 def real_path(host: Host, path: Path) -> Path:
     """Resolve the links of a host module; weak-updates modules link into another tree."""
     for _ in range(8):
-        path = host.inside(path)
+        path = host.resolve_link(path)
     return path

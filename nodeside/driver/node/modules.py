@@ -116,7 +116,7 @@ class KernelModules:
         return replace(
             row,
             initstate=sysfs.read(path / "initstate") or row.initstate,
-            holders=tuple(sorted({*row.holders, *sysfs.names(path / "holders")})),
+            holders=tuple(sorted({*row.holders, *sysfs.list_entries(path / "holders")})),
             build_id=_build_id(path / "notes" / ".note.gnu.build-id"),
             taint=row.taint or sysfs.read(path / "taint") or "",
         )
@@ -151,6 +151,6 @@ def _build_id(path: Path) -> str:
 
 def _read_parameters(directory: Path) -> dict[str, str]:
     """Read the readable parameters: mode 0 has no file, mode 0200 is write-only."""
-    names = sysfs.names(directory)
+    names = sysfs.list_entries(directory)
     values = zip(names, sysfs.read_attributes(*(directory / name for name in names)), strict=True)
     return {name: value for name, value in values if value is not None}

@@ -160,7 +160,7 @@ def pod_and_container(cgroup: str) -> tuple[str, str]:
 
 
 def _list_pids(host: Host) -> list[int]:
-    return sorted(int(name) for name in sysfs.names(host.proc) if name.isdecimal())
+    return sorted(int(name) for name in sysfs.list_entries(host.proc) if name.isdecimal())
 
 
 def _open_paths(process: Path, numbers: frozenset[str], nodes: frozenset[str]) -> list[str]:

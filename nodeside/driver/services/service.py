@@ -13,8 +13,8 @@ from nodeside.errors import SystemRefused
 from nodeside.spec.services import Service
 from nodeside.system import process
 from nodeside.system.clock import Clock
-from nodeside.system.files import identity
-from nodeside.system.regex_search import search
+from nodeside.system.files import file_identity
+from nodeside.system.regex_search import search_texts
 
 _SETTLED = 1.0  # seconds after which a service without `ready` counts as ready
 _SOCKETS = Path("/proc/net/unix")
@@ -29,7 +29,7 @@ class RunningService:
         self._driver, self._clock = driver, clock
         ready = service.ready
         self._file = Path(ready.file) if ready and ready.file else None
-        self._file_before = identity(self._file) if self._file else None
+        self._file_before = file_identity(self._file) if self._file else None
         self._log_matched = False
         self.output = Output(service=service.name)
         self._child = process.start(
@@ -77,12 +77,12 @@ class RunningService:
             problem = _why_nobody_listens(ready.socket)
             return f"{ready.socket}: {problem}" if problem else ""
         if self._file is not None:
-            now = identity(self._file)
+            now = file_identity(self._file)
             if now is None:
                 return f"there is no {self._file}"
             return f"{self._file} is from before its start" if now == self._file_before else ""
         if not self._log_matched:
-            self._log_matched = any(search(ready.log, *self.output.take_unsearched()))
+            self._log_matched = any(search_texts(ready.log, *self.output.take_unsearched()))
         return "" if self._log_matched else f"no line of its output matches {ready.log}"
 
     def stop(self) -> None:

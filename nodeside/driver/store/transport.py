@@ -119,7 +119,7 @@ class Transport:
             self._session.headers.update(
                 {"User-Agent": f"nodeside/{__version__}", "Accept-Encoding": "identity"}
             )
-            self.deadline.watch(self._session)
+            self.deadline.watch_session(self._session)
             self._stack = stack.pop_all()
         return self
 

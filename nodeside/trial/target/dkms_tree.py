@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from nodeside.protocol.bundle_key import BuildKind
-from nodeside.protocol.labels import label
+from nodeside.protocol.labels import make_dns_label
 from nodeside.spec.bare_source import plain_version, smallest_document
 from nodeside.spec.kbuild_list import source_text
 from nodeside.system import process
@@ -155,7 +155,7 @@ def read_dkms_tree(tree: Path, evaluate: Evaluator, conf: Path) -> DkmsTree:
     name, version = values["PACKAGE_NAME"], values["PACKAGE_VERSION"]
     known = tuple(each for each in modules if not is_placeholder(each))
     needs = dkms.needed_packages(evaluated.values)
-    return DkmsTree(label(name), plain_version(version), known, placeholders, needs)
+    return DkmsTree(make_dns_label(name), plain_version(version), known, placeholders, needs)
 
 
 def template_in_words(conf: Path, found: DkmsTree) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from nodeside.errors import UsageError
 from nodeside.protocol.bundle_key import BuildKind, BuildSettings
-from nodeside.protocol.labels import label
+from nodeside.protocol.labels import make_dns_label
 from nodeside.spec.kbuild_list import source_text
 from nodeside.trial.architecture import AMD64
 from nodeside.trial.errors import TargetError
@@ -227,7 +227,7 @@ def _needs_of(
         named = _PACKAGE_NAME.search(source_text(source.tree / each.directory / DKMS_CONF))
         if named:
             beside.setdefault(named[1], each.directory)
-    return tuple(Need(name, label(name), beside.get(name, "")) for name in conf.needs)
+    return tuple(Need(name, make_dns_label(name), beside.get(name, "")) for name in conf.needs)
 
 
 def _read_conf(source: Source, directory: str) -> tuple[DkmsTree, str]:

@@ -58,7 +58,7 @@ from cluster.model.stages import Rendered, StagePod, Stages, Template, TemplateS
 from cluster.model.waiting import Waiting
 from cluster.plan.planner import Planner, plan
 from cluster.render.templates import StageInvalid, render_to_documents
-from nodeside.protocol.build_job import BuildOutcome, BuildVerdict, read_message
+from nodeside.protocol.build_job import BuildOutcome, BuildVerdict, read_outcome
 from nodeside.protocol.labels import API_VERSION, assigned_label, node_driver_name
 from nodeside.protocol.node_status import Rung, State
 from nodeside.spec.fleet import DEVICES_STAGE
@@ -373,7 +373,7 @@ class Model:
             assert action.key == OUTCOME_NOTE
             found = self.jobs[action.name]
             assert isinstance(found, BuildJob)
-            self.jobs[action.name] = replace(found, outcome=read_message(action.value))
+            self.jobs[action.name] = replace(found, outcome=read_outcome(action.value))
             return
         assert action.key == ADMITTED_NOTE
         assert self.stages is not None

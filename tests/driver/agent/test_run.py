@@ -678,7 +678,7 @@ def test_a_compile_error_is_not_compiled_again_at_every_poll_but_after_an_edit(
         assert node.shared is not None
         while not stop.wait(0.01):
             for name in node.shared.request_ids() if node.shared.root.exists() else ():
-                request = node.shared.request(name)
+                request = node.shared.read_request(name)
                 if request is not None and name not in answered:
                     answered.append(name)
                     node.shared.publish_result(failed(request, FailureKind.COMPILE))
@@ -714,7 +714,7 @@ def test_what_a_build_delivered_and_cannot_be_read_is_not_built_again_at_every_p
     def answer(stop: threading.Event) -> None:
         while not stop.wait(0.01):
             for name in shared.request_ids():
-                request = shared.request(name)
+                request = shared.read_request(name)
                 if request is not None and name not in answered:
                     answered.append(name)
                     write(shared.out_dir(name) / "straw.ko", "x")

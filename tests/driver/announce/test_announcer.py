@@ -619,7 +619,7 @@ class Kept(Delivery):
     @property
     def words(self) -> list[str]:
         assert isinstance(self.api, RecordingClient)
-        return [call.words for call in self.api.would_write]
+        return [call.in_words() for call in self.api.would_write]
 
     @property
     def states(self) -> list[str]:

@@ -501,7 +501,7 @@ def test_without_a_cluster_the_calls_are_kept() -> None:
     nothing.apply_node_driver(NODE_DRIVER)
     nothing.create_event(EVENT)
 
-    assert [call.words for call in nothing.would_write] == [
+    assert [call.in_words() for call in nothing.would_write] == [
         'patch nodes "n1"',
         'patch nodedrivers "edu.n1"',
         'create events "edu.n1.5f"',
@@ -529,7 +529,7 @@ def test_words_of_a_call_are_those_of_rbac() -> None:
         node_driver_call(NODE_DRIVER, "status"),
         event_call(EVENT),
     ]
-    assert [call.words for call in calls] == [
+    assert [call.in_words() for call in calls] == [
         'patch nodes "n1"',
         'get nodes "n1"',
         'patch nodedrivers "edu.n1"',

@@ -16,7 +16,7 @@ from nodeside.driver.bundle.archive import pack_bundle, unpack_bundle
 from nodeside.driver.bundle.bundle import SIGNATURE
 from nodeside.driver.commands.options import first_existing_path
 from nodeside.errors import ExitCode
-from nodeside.protocol.build_job import BuildOutcome, BuildVerdict, read_message
+from nodeside.protocol.build_job import BuildOutcome, BuildVerdict, read_outcome
 from nodeside.system import process
 from nodeside.system.host import Kernel
 from tests import yaml_in_c as yaml
@@ -80,7 +80,7 @@ class Steps:
         return documented(self.in_driver_image("order", "--kernel", COMING.release, *more))
 
     def outcome(self) -> BuildOutcome:
-        found = read_message(self.message.read_text())
+        found = read_outcome(self.message.read_text())
         assert found is not None, self.message.read_text()
         return found
 

@@ -14,7 +14,7 @@ import pytest
 
 from nodeside.driver.handoff.provide import provide_toolkit, sidecar_command
 from nodeside.driver.module.modulefile import read_module
-from nodeside.protocol.build_job import BuildVerdict, read_message
+from nodeside.protocol.build_job import BuildVerdict, read_outcome
 from nodeside.protocol.shared_directory import SharedDir
 from nodeside.system import process
 from nodeside.trial.host.container import ENVIRONMENT, UNPRIVILEGED, entrance
@@ -97,7 +97,7 @@ def test_a_node_fetches_what_was_built_for_it_where_it_never_was(
         fetched = steps.in_driver_image("fetch", *named, "--cache", str(tmp_path / "node"))
         again = steps.in_driver_image("order", *shared, "--kernel", steps.disk.release)
 
-    outcome = read_message(steps.message.read_text())
+    outcome = read_outcome(steps.message.read_text())
     assert outcome is not None
     assert outcome.verdict is BuildVerdict.PUBLISHED
     assert fetched["digest"] == outcome.digest

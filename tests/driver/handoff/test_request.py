@@ -37,7 +37,7 @@ def shared(tmp_path: Path) -> SharedDir:
 def test_the_first_attempt_is_number_one(shared: SharedDir) -> None:
     asked = request_build(shared, wish())
     assert asked.id == "abababababab-1"
-    assert shared.request(asked.id) == asked
+    assert shared.read_request(asked.id) == asked
 
 
 def test_a_restarted_driver_joins_the_attempt_that_runs(shared: SharedDir) -> None:
@@ -65,13 +65,13 @@ def test_an_attempt_of_another_boot_does_not_count_and_is_withdrawn(shared: Shar
     new = request_build(shared, wish())
     assert new.id == "abababababab-2"
     assert new.boot_id == BOOT
-    assert shared.request(old.id) is None
+    assert shared.read_request(old.id) is None
 
 
 def test_the_request_for_another_bundle_is_withdrawn(shared: SharedDir) -> None:
     other = request_build(shared, wish(key="cd" * 32))
     request_build(shared, wish())
-    assert shared.request(other.id) is None
+    assert shared.read_request(other.id) is None
 
 
 def test_an_id_whose_answer_is_still_there_is_not_used_again(shared: SharedDir) -> None:

@@ -102,7 +102,7 @@ def test_a_build_that_ends_its_sidecar_again_and_again_is_given_up(shared: Share
             wait(shared, request, listener=Listener(stopping=come_and_go))
     assert (lives, caught.value.reason) == (6, "OutOfMemory")
     assert not caught.value.retryable
-    assert shared.request(request.id) is None, "the next sidecar would begin it again"
+    assert shared.read_request(request.id) is None, "the next sidecar would begin it again"
 
 
 def test_what_vendor_code_said_cannot_move_the_cursor_or_start_a_line(shared: SharedDir) -> None:
@@ -223,7 +223,7 @@ def test_a_sidecar_that_was_never_seen_is_waited_for_as_long_as_an_image_may_tak
     assert "nodeside driver build --local" in caught.value.hint
     assert 50 <= clock.now < 55
     assert caught.value.exit_code == ExitCode.TIMEOUT
-    assert shared.request(request.id) is not None, "whoever comes later may still answer"
+    assert shared.read_request(request.id) is not None, "whoever comes later may still answer"
 
 
 def test_a_sidecar_that_was_seen_and_lost_is_noticed_at_once(shared: SharedDir) -> None:
@@ -317,7 +317,7 @@ def test_stopping_leaves_the_build_to_be_joined(shared: SharedDir) -> None:
     with pytest.raises(StoppedWaiting) as caught:
         wait(shared, request, listener=Listener(stopping=lambda: True))
     assert caught.value.exit_code == ExitCode.INTERRUPTED
-    assert shared.request(request.id) == request
+    assert shared.read_request(request.id) == request
 
 
 def test_a_request_that_somebody_else_withdrew_is_not_waited_for(shared: SharedDir) -> None:

@@ -77,7 +77,7 @@ def test_the_copy_has_the_digest_of_the_original_and_appears_whole(
     digest = source_digest(tree)
     provide_source(tree, shared, digest)
     provide_source(tree, shared, digest)  # again: nothing to do
-    assert source_digest(shared.source(digest)) == digest
+    assert source_digest(shared.source_path(digest)) == digest
     assert [path.name for path in shared.sources.iterdir()] == [digest]
 
 
@@ -105,6 +105,6 @@ def test_a_copy_that_a_power_cut_tore_is_replaced(tree: Path, tmp_path: Path) ->
     shared.create()
     digest = source_digest(tree)
     provide_source(tree, shared, digest)
-    (shared.source(digest) / "Makefile").write_text("")
+    (shared.source_path(digest) / "Makefile").write_text("")
     provide_source(tree, shared, digest)
-    assert source_digest(shared.source(digest)) == digest
+    assert source_digest(shared.source_path(digest)) == digest

@@ -167,7 +167,8 @@ def test_what_is_excluded_is_neither_in_the_digest_nor_in_the_copy(
     provide_source(tree, shared, PINNED, without)
     provide_source(tree, shared, PINNED, without)  # the copy is taken for whole
     copied = {
-        str(path.relative_to(shared.source(PINNED))) for path in shared.source(PINNED).rglob("*")
+        str(path.relative_to(shared.source_path(PINNED)))
+        for path in shared.source_path(PINNED).rglob("*")
     }
     assert copied == {*CLEAN, "configure", "link", "sub"}
 
@@ -269,7 +270,7 @@ def test_the_key_that_signs_is_no_source_by_whatever_name(tmp_path: Path, link: 
 
     provide_source(task.source, shared, task.source_digest, task.not_source)
 
-    copied = sorted(path.name for path in shared.source(task.source_digest).rglob("*"))
+    copied = sorted(path.name for path in shared.source_path(task.source_digest).rglob("*"))
     assert copied == ["Makefile", "cert.pem", "source"]
     assert task.source_digest == without
 

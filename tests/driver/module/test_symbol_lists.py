@@ -21,7 +21,7 @@ LINE = "0x12345678\tprintk\tvmlinux\tEXPORT_SYMBOL\t\n"
 def shared_with(directory: Path, text: str) -> SharedDir:
     shared = SharedDir(directory / "shared")
     shared.create()
-    shared.symvers(RELEASE).write_text(text)
+    shared.symvers_path(RELEASE).write_text(text)
     return shared
 
 
