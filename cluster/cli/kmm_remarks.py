@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from cluster.cli.document_keys import DocumentPart
-from nodeside.spec.mistakes import in_words
+from nodeside.spec.mistakes import path_in_words
 
 _PULLS: Final = "images are pulled by the nodes' container runtime, which has settings of its own"
 _BUILDS: Final = "nothing is built from a Dockerfile here"
@@ -80,7 +80,7 @@ def remarks_on_unread(unread: Iterable[DocumentPart]) -> Iterator[str]:
         else:
             value = "" if place in _SILENT else f" ({part.brief()})"
             remark = _find_remark(place) or _UNKNOWN
-            yield f"{in_words(part.path).removeprefix('$.')}{value}: {remark}"
+            yield f"{path_in_words(part.path).removeprefix('$.')}{value}: {remark}"
 
 
 def _generic_place(part: DocumentPart) -> str:

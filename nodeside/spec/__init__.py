@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nodeside.spec.announced import check_labels, check_node_driver
     from nodeside.spec.editor import json_schema
     from nodeside.spec.openapi import node_driver_schema, openapi_schema
-    from nodeside.spec.reference import markdown
+    from nodeside.spec.reference import render_reference
 
 __all__ = [
     "Driver",
@@ -35,13 +35,13 @@ __all__ = [
     "dump",
     "json_schema",
     "load",
-    "markdown",
     "node_driver_schema",
     "node_load",
     "node_parse",
     "openapi_schema",
     "parse",
     "peek_driver_name",
+    "render_reference",
     "to_document",
 ]
 
@@ -49,7 +49,7 @@ _LATE = {
     "check_labels": "announced",
     "check_node_driver": "announced",
     "json_schema": "editor",
-    "markdown": "reference",
+    "render_reference": "reference",
     "node_driver_schema": "openapi",
     "openapi_schema": "openapi",
 }

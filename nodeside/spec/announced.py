@@ -26,7 +26,7 @@ def check_labels(labels: Mapping[str, str]) -> list[str]:
     return [
         sentence
         for key, value in labels.items()
-        for sentence in (_label_key(key), _label_value(key, value))
+        for sentence in (_key_mistake(key), _value_mistake(key, value))
         if sentence
     ]
 
@@ -54,7 +54,7 @@ def _check_name(metadata: object) -> list[Mistake]:
     return [Mistake(("metadata", "name"), f"{expected}, got {in_brief(name)}")]
 
 
-def _label_key(key: str) -> str:
+def _key_mistake(key: str) -> str:
     prefix, slash, name = key.rpartition("/")
     if not slash or prefix != API_GROUP:
         return f"label {in_brief(key)}: a node may only set labels that begin with {API_GROUP}/"
@@ -66,7 +66,7 @@ def _label_key(key: str) -> str:
     return ""
 
 
-def _label_value(key: str, value: object) -> str:
+def _value_mistake(key: str, value: object) -> str:
     if isinstance(value, str) and LABEL_VALUE.fullmatch(value):
         return ""
     return (

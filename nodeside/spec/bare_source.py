@@ -62,12 +62,12 @@ def bare_driver(directory: Path) -> Driver | None:
     """
     conf = directory / "dkms.conf"
     if os.path.lexists(conf):
-        return parse(_of_dkms_conf(conf), str(directory))
+        return parse(_document_of_dkms_conf(conf), str(directory))
     listed = read_kbuild_list(directory)
     if not listed:
         return None
-    modules = _plainly_listed(directory, listed)
-    name = name_of(modules, directory.resolve().name)
+    modules = _read_listed_modules(directory, listed)
+    name = driver_name_of(modules, directory.resolve().name)
     build = {"kind": BuildKind.KBUILD.value}
     return parse(smallest_document(name, NO_VERSION, ".", build, modules), str(directory))
 
@@ -89,15 +89,15 @@ def smallest_document(
     }
 
 
-def _plainly_listed(directory: Path, listed: KbuildList) -> tuple[str, ...]:
-    """Return the modules of a Makefile that lists them by name, and whatever the kernel.
+def _read_listed_modules(directory: Path, listed: KbuildList) -> tuple[str, ...]:
+    """Return the modules of a Makefile that lists them by name, the same ones for every kernel.
 
-    Raises SpecError for any other.
+    Raises SpecError for any other Makefile.
     """
     file = next(path for name in MAKEFILES if os.path.lexists(path := directory / name))
     found: set[str] = set()
-    conditions: list[bool] = []  # those that are open, each whether it is about the kernel
-    about_kernel = 0  # how many of them are: a hostile file has a condition on each line
+    conditions: list[bool] = []  # of each open condition, whether it is about the kernel
+    about_kernel = 0  # how many of them are: a hostile file may open one on each line
     for line in source_text(file).splitlines():
         condition = _IF.match(line)
         if conditions and (_ENDIF.match(line) or (condition and condition[1])):
@@ -124,14 +124,14 @@ def _plainly_listed(directory: Path, listed: KbuildList) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def name_of(modules: tuple[str, ...], directory: str) -> str:
+def driver_name_of(modules: tuple[str, ...], directory: str) -> str:
     """Return the name of a driver: the name of its only module, else of its directory."""
-    alone = len(modules) == 1 or says_nothing(directory)
+    alone = len(modules) == 1 or is_common_name(directory)
     return make_dns_label(modules[0] if alone else directory)
 
 
-def says_nothing(directory: str) -> bool:
-    """Return whether a directory has a name that many sources have, such as `src`."""
+def is_common_name(directory: str) -> bool:
+    """Return whether many sources have a directory of this name, such as `src`."""
     return directory.lower() in _NO_NAME
 
 
@@ -141,7 +141,7 @@ def plain_version(version: str) -> str:
     return plain if re.match(r"[A-Za-z0-9]", plain) else f"0{plain}"[:40]
 
 
-def _of_dkms_conf(conf: Path) -> dict[str, Any]:
+def _document_of_dkms_conf(conf: Path) -> dict[str, Any]:
     """Return the document of a dkms tree (dkms(8)) whose dkms.conf sets its names literally."""
     values = _literal_values(conf)
     name, version = values.get(("PACKAGE_NAME", 0)), values.get(("PACKAGE_VERSION", 0))
@@ -156,7 +156,7 @@ def _of_dkms_conf(conf: Path) -> dict[str, Any]:
 def _literal_values(conf: Path) -> dict[tuple[str, int], str]:
     values: dict[tuple[str, int], str] = {}
 
-    def package(match: re.Match[str]) -> str:
+    def value_of(match: re.Match[str]) -> str:
         return values.get((match[1] or match[2], 0), match[0])
 
     depth = 0  # of blocks that bash may skip or repeat
@@ -172,7 +172,7 @@ def _literal_values(conf: Path) -> dict[tuple[str, int], str]:
             raise _unclear_error(conf, f"computes {touched[1]}")
         key = (match[1], int(match[2] or 0))
         double, single, plain = match[3], match[4], match[5]
-        value = single if single is not None else _PACKAGE.sub(package, double or plain or "")
+        value = single if single is not None else _PACKAGE.sub(value_of, double or plain or "")
         if "$" in value or len(value) > _VALUE_LIMIT or values.get(key, value) != value:
             raise _unclear_error(conf, f"computes {key[0]}")
         values[key] = value

@@ -54,6 +54,6 @@ def openapi(kind: str) -> None:
 @spec.command()
 def reference() -> None:
     """Print the reference of driver.yaml, docs/driver-yaml.md, in Markdown."""
-    from nodeside.spec import markdown
+    from nodeside.spec import render_reference
 
-    click.echo(markdown(), nl=False)
+    click.echo(render_reference(), nl=False)

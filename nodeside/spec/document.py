@@ -70,7 +70,10 @@ def read_text(text: str, where: str = "driver.yaml") -> Driver:
 
 
 def peek_driver_name(path: Path) -> tuple[str, str]:
-    """Return name and version of a driver.yaml that is invalid elsewhere; "" if invalid itself."""
+    """Return the name and the version in a driver.yaml; "" for one that is invalid itself.
+
+    What else is wrong with the file does not matter.
+    """
     try:
         document = _read_document(path)
     except SpecError:
@@ -79,8 +82,8 @@ def peek_driver_name(path: Path) -> tuple[str, str]:
     assert isinstance(spec.shape, Section)
     version = next(field for field in spec.shape.fields if field.json_name == "version")
     return (
-        _if_right(document, name.shape, "metadata", "name"),
-        _if_right(document, version.shape, "spec", "version"),
+        _read_if_valid(document, name.shape, "metadata", "name"),
+        _read_if_valid(document, version.shape, "spec", "version"),
     )
 
 
@@ -166,7 +169,7 @@ def _read_top(reader: Reader, top: Mapping[Any, Any]) -> tuple[Any, Any]:
         if field not in top:
             reader.add_mistake((field,), "is missing", f"write {field}: {value}")
         elif top[field] != value:
-            reader.add_expected(value, (field,), top[field], _of_another_version(top[field]))
+            reader.add_expected(value, (field,), top[field], _other_version_hint(top[field]))
     for key in top:
         if key not in (*_TOP, "status"):
             reader.add_unknown_key(_TOP, key, ())
@@ -176,7 +179,7 @@ def _read_top(reader: Reader, top: Mapping[Any, Any]) -> tuple[Any, Any]:
     return _read_name(reader, name, top), reader.read(spec.shape, top["spec"], ("spec",))
 
 
-def _of_another_version(api_version: object) -> str:
+def _other_version_hint(api_version: object) -> str:
     if not str(api_version).startswith(f"{API_GROUP}/"):
         return ""
     return f"it was written for another version of nodeside; this is {__version__}"
@@ -194,7 +197,7 @@ def _read_name(reader: Reader, name: Field, top: Mapping[Any, Any]) -> Any:
     return reader.read(name.shape, metadata["name"], (*path, "name"))
 
 
-def _if_right(document: Document, shape: Shape, section: str, key: str) -> str:
+def _read_if_valid(document: Document, shape: Shape, section: str, key: str) -> str:
     top = document.data
     part = top.get(section) if isinstance(top, Mapping) else None
     reader = Reader(document)

@@ -32,7 +32,7 @@ Scalar = Text | Integer | Number | Boolean | Choice
 
 def json_schema() -> Schema:
     """Return the schema of a whole document."""
-    name, spec = (JsonSchema().field(field) for field in shape_of(Driver).fields)
+    name, spec = (JsonSchema().field_schema(field) for field in shape_of(Driver).fields)
     metadata = {"type": "object", "properties": {"name": name}, "required": ["name"]}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -60,31 +60,36 @@ def document_value(value: Any) -> Any:
 class JsonSchema:
     """A converter from shapes to schemas."""
 
-    def field(self, field: Field) -> Schema:
-        schema = self.of(field.shape)
+    def field_schema(self, field: Field) -> Schema:
+        schema = self.schema_of(field.shape)
         if field.item.description:
             schema["description"] = field.item.description
         if (default := document_value(field.default)) is not None:
             schema["default"] = default
         return schema
 
-    def of(self, shape: Shape) -> Schema:
+    def schema_of(self, shape: Shape) -> Schema:
         match shape:
             case Section():
-                return self.section(shape)
+                return self.section_schema(shape)
             case ListOf(entry, least, most):
                 minimum = {"minItems": least} if least else {}
-                return {"type": "array", "items": self.of(entry), **minimum, "maxItems": most}
+                return {
+                    "type": "array",
+                    "items": self.schema_of(entry),
+                    **minimum,
+                    "maxItems": most,
+                }
             case MapOf(value, keys, most):
-                values = {"additionalProperties": self.of(value), "maxProperties": most}
-                return {"type": "object", **values, **self.keys(keys)}
-        return self.scalar(shape)
+                values = {"additionalProperties": self.schema_of(value), "maxProperties": most}
+                return {"type": "object", **values, **self.key_schema(keys)}
+        return self.scalar_schema(shape)
 
-    def scalar(self, shape: Scalar) -> Schema:
+    def scalar_schema(self, shape: Scalar) -> Schema:
         match shape:
             case Text(pattern, limit, or_number):
                 text = {"type": "string", **_pattern_schema(pattern), "maxLength": limit}
-                return self.text_or_number(pattern) if or_number else text
+                return self.text_or_number_schema(pattern) if or_number else text
             case Integer(minimum, maximum):
                 limits = {"minimum": minimum, "maximum": maximum}
                 return {"type": "integer"} | {k: v for k, v in limits.items() if v is not None}
@@ -95,20 +100,20 @@ class JsonSchema:
             case Choice():
                 return {"type": "string", "enum": list(shape.words)}
 
-    def section(self, shape: Section) -> Schema:
+    def section_schema(self, shape: Section) -> Schema:
         required = [field.json_name for field in shape.fields if field.required]
         return {
             "type": "object",
             "description": shape.description,
-            "properties": {field.json_name: self.field(field) for field in shape.fields},
+            "properties": {field.json_name: self.field_schema(field) for field in shape.fields},
             **({"required": required} if required else {}),
             "additionalProperties": False,
         }
 
-    def keys(self, pattern: Pattern) -> Schema:
+    def key_schema(self, pattern: Pattern) -> Schema:
         return {"propertyNames": _pattern_schema(pattern)}
 
-    def text_or_number(self, pattern: Pattern) -> Schema:
+    def text_or_number_schema(self, pattern: Pattern) -> Schema:
         whole = {"type": "integer", "minimum": 0, "maximum": 999999}
         return {"anyOf": [{"type": "string", **_pattern_schema(pattern)}, whole]}
 

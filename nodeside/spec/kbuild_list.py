@@ -33,7 +33,7 @@ _WORD = re.compile(r"(?<!\S)([\w-][\w./-]*)(?!\S)")
 _INCLUDE = re.compile(r"^[ \t]*[s-]?include[ \t]+([^#\n]{1,500})", re.MULTILINE)
 _INCLUDED = re.compile(r"(?:\$[({](?:src|obj|M|PWD|CURDIR|KBUILD_EXTMOD)[)}]/)?(\w[\w./-]*)")
 _COMMENT = re.compile(r"(?:^|[ \t])#.*$", re.MULTILINE)
-# What only a file for kbuild has: then a list that is not to be seen in it is a computed one.
+# What only a file for kbuild has: if such a file shows no list, it computes one.
 _FOR_KBUILD = re.compile(r"\$[({](?:src|obj|KBUILD_EXTMOD|KERNELRELEASE)[)}]|KERNELRELEASE")
 _VARIABLE = re.compile(r"\$[({](\w+)[)}]")
 _SET = re.compile(r"^[ \t]*(?:export[ \t]+)?(\w+)[ \t]*([:?+]*)=[ \t]*(.*)$", re.MULTILINE)
@@ -44,9 +44,9 @@ _RULE = re.compile(r"^[^\s#:=][^#:=\n]{0,500}:(?![:=])", re.MULTILINE)
 class KbuildList:
     """A directory's list. `modules` are those that it names, by their kernel names.
 
-    A name that a variable has counts if the same files set that variable to one word.
-    `directories` are those below that it lists too. `computed` is the name of a file that lists
-    something, but what is only known when it runs; "" if the list was read.
+    A variable counts as a name if the same files set it to one word. `directories` are those below
+    that it lists too. `computed` is the name of a file whose list is only known when it runs; "" if
+    the list was read.
     """
 
     modules: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ def read_makefiles(directory: Path, end: str = "") -> list[str]:
 
 
 def has_rules(directory: Path, names: tuple[str, ...]) -> bool:
-    """Return whether a make finds a target in the Makefile of a directory, for all that is seen."""
+    """Return whether make may find a target in the Makefile of a directory."""
     text = next((text for name in names if (text := source_text(directory / name))), "")
     return bool(_RULE.search(text) or _INCLUDE.search(text)) or not OBJECTS.search(text)
 
@@ -124,7 +124,7 @@ def _single_words(texts: list[str]) -> dict[str, str]:
 
 
 def _computing_file(directory: Path, end: str) -> str:
-    """Return the file for kbuild whose list is not to be seen, though it has one; "" if none."""
+    """Return the file for kbuild that computes its list; "" if there is none."""
     for name in MAKEFILES:
         text = _COMMENT.sub("", source_text(directory / f"{name}{end}"))
         if name != "Kbuild" and not _FOR_KBUILD.search(text):
@@ -161,7 +161,7 @@ def _words_included(text: str) -> Iterator[str]:
 def _included_file(directory: Path, word: str) -> Path | None:
     """Return the file that a word of an `include` names plainly, if it is in this directory.
 
-    A circle of links is in it, and no file: Path.resolve() of Python 3.11 and 3.12 raises for one.
+    os.path.realpath, since Path.resolve() of Python 3.11 and 3.12 raises for a circle of links.
     """
     plain = _INCLUDED.fullmatch(word)
     if plain is None:

@@ -30,7 +30,9 @@ class Mistake:
     hint: str = ""
 
     def __str__(self) -> str:
-        return f"{in_words(self.path)}: {self.message}" + (f"; {self.hint}" if self.hint else "")
+        return f"{path_in_words(self.path)}: {self.message}" + (
+            f"; {self.hint}" if self.hint else ""
+        )
 
 
 @frozen
@@ -69,7 +71,7 @@ def mistakes_error(document: Document, mistakes: Sequence[Mistake]) -> SpecError
     return SpecError("\n".join(lines), hint=hint, places=places)
 
 
-def in_words(path: Path) -> str:
+def path_in_words(path: Path) -> str:
     """Return `$.spec.modules[0].name`; a key that is not a plain word is in brackets and quotes."""
     return "$" + "".join(_step_in_words(step) for step in path)
 

@@ -23,7 +23,7 @@ def openapi_schema() -> Schema:
     return {
         "type": "object",
         "description": "A driver for the nodes that have its hardware.",
-        "properties": {"metadata": {"type": "object"}, "spec": _OpenApi().field(spec)},
+        "properties": {"metadata": {"type": "object"}, "spec": _OpenApi().field_schema(spec)},
         "required": ["spec"],
         "x-kubernetes-validations": [_name_rule(name)],
     }
@@ -31,7 +31,7 @@ def openapi_schema() -> Schema:
 
 def node_driver_schema() -> Schema:
     """Return `openAPIV3Schema` of NodeDriver: what a node reports about a driver."""
-    status = _OpenApi().of(shape_of(ReportedStatus))
+    status = _OpenApi().schema_of(shape_of(ReportedStatus))
     return {
         "type": "object",
         "description": "A driver on a node, as the pod on that node sees it.",
@@ -42,25 +42,25 @@ def node_driver_schema() -> Schema:
 class _OpenApi(JsonSchema):
     """The differences from a JSON schema for editors."""
 
-    def of(self, shape: Shape) -> Schema:
+    def schema_of(self, shape: Shape) -> Schema:
         # Order matters in all our lists, so a list is atomic: it has one owner.
         whole = {"x-kubernetes-list-type": "atomic"} if isinstance(shape, ListOf) else {}
-        return super().of(shape) | whole
+        return super().schema_of(shape) | whole
 
-    def section(self, shape: Section) -> Schema:
-        schema = super().section(shape)
+    def section_schema(self, shape: Section) -> Schema:
+        schema = super().section_schema(shape)
         del schema["additionalProperties"]
         if rules := _cel_rules(shape.kind):
             schema["x-kubernetes-validations"] = rules
         return schema
 
-    def scalar(self, shape: Scalar) -> Schema:
-        schema = super().scalar(shape)
+    def scalar_schema(self, shape: Scalar) -> Schema:
+        schema = super().scalar_schema(shape)
         if isinstance(shape, Text) and (rules := _remedy_rules(shape.pattern)):
             schema["x-kubernetes-validations"] = rules
         return schema
 
-    def keys(self, pattern: Pattern) -> Schema:
+    def key_schema(self, pattern: Pattern) -> Schema:
         if not pattern.regex:
             return {}
         rule = f"self.all(key, key.matches({_cel_text(pattern.regex)}))"
@@ -71,7 +71,7 @@ class _OpenApi(JsonSchema):
         ]
         return {"x-kubernetes-validations": [{"rule": rule, "message": message}, *free]}
 
-    def text_or_number(self, pattern: Pattern) -> Schema:
+    def text_or_number_schema(self, pattern: Pattern) -> Schema:
         """Return IntOrString, as in a Deployment. Each limit applies to one of the two types."""
         return {
             "x-kubernetes-int-or-string": True,

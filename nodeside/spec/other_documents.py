@@ -1,7 +1,7 @@
 """Documents and fields of other tools that are taken for ours: what they are, and what to write.
 
-Pure. The kinds and the fields are those of the API of each tool. `mentioned` is what a sentence
-here says of our own fields, which a test compares with the schema.
+Pure. The kinds and the fields are those of the API of each tool. A test compares the fields of our
+own that the sentences here name with the schema, see `list_mentioned_fields`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FIELD: Final = re.compile(r"\bspec((?:\.[a-z][A-Za-z]*)+)")
 
 @frozen
 class OtherDocument:
-    """Whose kind a document is of, and what to type. FILE stands for its name."""
+    """Which tool a kind belongs to, and what to type instead. FILE is the document's name."""
 
     whose: str
     remedy: str
@@ -53,7 +53,7 @@ _OF_KMM: Final = {
 }
 
 
-def _operator(name: str) -> Mapping[str, OtherDocument]:
+def _documents_of_operator(name: str) -> Mapping[str, OtherDocument]:
     return {"": OtherDocument(f"of {name}, which brings a driver of its own", _FROM_SOURCE)}
 
 
@@ -61,9 +61,9 @@ _BY_GROUP: Final[Mapping[str, Mapping[str, OtherDocument]]] = {
     "kmm.sigs.x-k8s.io": _OF_KMM,
     "kmm.sigs.k8s.io": _OF_KMM,
     "hub.kmm.sigs.x-k8s.io": _OF_KMM,
-    "nvidia.com": _operator("NVIDIA's GPU Operator"),
-    "mellanox.com": _operator("NVIDIA's Network Operator"),
-    "amd.com": _operator("AMD's GPU Operator"),
+    "nvidia.com": _documents_of_operator("NVIDIA's GPU Operator"),
+    "mellanox.com": _documents_of_operator("NVIDIA's Network Operator"),
+    "amd.com": _documents_of_operator("AMD's GPU Operator"),
     "deviceplugin.intel.com": {
         "": OtherDocument("of Intel's Device Plugins Operator, without a driver", _FROM_SOURCE)
     },
@@ -158,7 +158,7 @@ def other_field(path: Path, key: str) -> str:
     return _BY_FIELD.get(place, {}).get(key, "")
 
 
-def mentioned() -> frozenset[str]:
-    """Return the fields of a Driver that are named here, as `rollout.paused`."""
+def list_mentioned_fields() -> frozenset[str]:
+    """Return the fields of a Driver that the hints here name, such as `rollout.paused`."""
     hints = [hint for hints in _BY_FIELD.values() for hint in hints.values()]
     return frozenset(found[1:] for hint in hints for found in _FIELD.findall(hint))

@@ -104,7 +104,7 @@ def _find_installers(driver: Driver, labels: Mapping[str, str]) -> Iterator[Foun
     for each in installers_of(driver):
         for key, value in each.labels.items():
             if key in labels and value in ("", labels[key]):
-                yield FoundInstaller(each.name, _shown(key, labels[key]), each.way_out)
+                yield FoundInstaller(each.name, _label_in_words(key, labels[key]), each.way_out)
                 break
     resources = [device.resource for device in driver.spec.devices]
     for each in INSTALLERS:
@@ -120,16 +120,16 @@ def _find_kmm_modules(
     names: Collection[str], labels: Mapping[str, str]
 ) -> Iterator[FoundInstaller]:
     """Yield the Modules of Kernel Module Management that have one of these names."""
-    told = set()
+    named_modules = set()
     for key, value in labels.items():
         found = _KMM.fullmatch(key) if key.startswith("kmm.") else None
         module = (found["ready"] or found["asked"]) if found else ""
         namespace, _, name = module.partition(".")
-        if kernel_name(name) in names and module not in told:
-            told.add(module)
+        if kernel_name(name) in names and module not in named_modules:
+            named_modules.add(module)
             yield FoundInstaller(
                 f"Kernel Module Management (Module {namespace}/{name})",
-                _shown(key, value),
+                _label_in_words(key, value),
                 f"kubectl delete modules.kmm.sigs.x-k8s.io -n {namespace} {name}",
             )
 
@@ -138,5 +138,5 @@ def _modules_of(driver: Driver) -> tuple[str, ...]:
     return tuple(kernel_name(module.name) for module in driver.spec.modules)
 
 
-def _shown(key: str, value: str) -> str:
+def _label_in_words(key: str, value: str) -> str:
     return escape_controls(f"{key}={value}" if value else key)[:_SHOWN]

@@ -4,7 +4,7 @@ The policy is not part of the revision: `onReboot` means that nothing is touched
 touches every node. The controller keeps the policy in a file beside the revision and updates that
 file in place; a node reads both. Without such a file, the policy in driver.yaml applies.
 
-The same file has the orders to nodes to try a load again in which their kernel died:
+The same file has orders to nodes: to try a load again, although it crashed their kernel:
 
     {"retry": {"worker-3": "2026-11-28T12:00:00Z", "*": "2026-11-27T09:00:00Z"}}
 
@@ -58,7 +58,8 @@ def with_policy(driver: Driver, text: str, where: str) -> Driver:
 def retry_time(path: Path, node: str) -> float:
     """Return the time of the newest order to this node in the controller's file; 0.0 for none.
 
-    In seconds since the epoch. A file that cannot be read orders nothing, nor what is no time.
+    The time is in seconds since the epoch. A file that cannot be read has no order, and an order
+    whose time is malformed does not count.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -75,7 +76,7 @@ def retry_time(path: Path, node: str) -> float:
     return newest
 
 
-def node_policy(driver: Driver, path: Path) -> Driver:
+def with_policy_of_file(driver: Driver, path: Path) -> Driver:
     """Return a driver with the policy from the controller's file. Raises SpecError."""
     try:
         with open(path, encoding="utf-8") as file:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from nodeside.log import warning
-from nodeside.spec.mistakes import Document, Mistake, Path, in_brief, in_words
+from nodeside.spec.mistakes import Document, Mistake, Path, in_brief, path_in_words
 from nodeside.spec.model import Kernels
 from nodeside.spec.other_documents import other_field
 from nodeside.spec.rules import rules_of
@@ -88,7 +88,7 @@ class Reader:
         """Add a mistake for a field that the schema does not have, or log it: see `newer`."""
         place = (*path, key if isinstance(key, str) else in_brief(key))
         if self.newer == "ignore" and not is_condition:
-            warning("unknown field ignored: newer than this nodeside", field=in_words(place))
+            warning("unknown field ignored: newer than this nodeside", field=path_in_words(place))
         else:
             hint = other_field(path, str(place[-1])) or _did_you_mean(known, str(place[-1]))
             self.add_mistake(place, "unknown field", hint)
@@ -102,8 +102,8 @@ class Reader:
         for rule in rules:
             if any(isinstance(values[name], Unreadable) for name in rule.fields):
                 continue
-            if message := rule.mistake(readable):
-                alone = shape_name(shape, rule.fields[0]) if len(rule.fields) == 1 else ""
+            if message := rule.find_mistake(readable):
+                alone = json_name_of(shape, rule.fields[0]) if len(rule.fields) == 1 else ""
                 self.add_mistake((*path, alone) if alone else path, message)
 
     def _read_list(self, shape: ListOf, value: object, path: Path) -> Any:
@@ -202,7 +202,7 @@ _READERS: dict[type[Any], Callable[[Reader, Any, object, Path], Any]] = {
 }
 
 
-def shape_name(shape: Section, name: str) -> str:
+def json_name_of(shape: Section, name: str) -> str:
     """Return the name that an attribute of a section has in the document."""
     return next(field.json_name for field in shape.fields if field.name == name)
 

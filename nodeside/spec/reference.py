@@ -89,7 +89,7 @@ spec:
 """
 
 
-def markdown() -> str:
+def render_reference() -> str:
     """Return the whole page."""
     example = EXAMPLE.read_text(encoding="utf-8")
     parts = [_introduction_text(), f"## A complete example\n\n```yaml\n{example}```\n"]

@@ -65,7 +65,7 @@ class Rule(Generic[S]):
     cel: str = ""
     detail: Callable[[S], str] = lambda _: ""
 
-    def mistake(self, values: S) -> str:
+    def find_mistake(self, values: S) -> str:
         """Return what is wrong with a section, or an empty text."""
         if self.holds(values):
             return ""
@@ -85,7 +85,7 @@ def _duplicate_names(modules: tuple[Module, ...]) -> list[str]:
     return sorted({name for name in names if names.count(name) > 1})
 
 
-def _in_both(spec: DriverSpec) -> list[str]:
+def _modules_in_conflicts(spec: DriverSpec) -> list[str]:
     modules = {kernel_name(module.name) for module in spec.modules}
     return sorted(modules & {kernel_name(name) for name in spec.conflicts.modules})
 
@@ -114,20 +114,20 @@ def _builds_of_variants(build: Build) -> list[Build]:
     return [merge_variant(build, variant) for variant in build.variants]
 
 
-def _of_variant(name: str, absent: str) -> str:
-    """Return a CEL expression: a field of a variant v, else that of the build."""
+def _cel_of_variant(name: str, absent: str) -> str:
+    """Return the CEL expression for a field of a variant v, or else of the build."""
     return f"(has(v.{name}) ? v.{name} : has(self.{name}) ? self.{name} : {absent})"
 
 
-_KIND_OF_VARIANT = _of_variant("kind", "''")
+_KIND_OF_VARIANT = _cel_of_variant("kind", "''")
 
 
-def _one_of(*names: str) -> str:
-    """Return a CEL expression: exactly one of these texts is set."""
+def _cel_of_exactly_one(*names: str) -> str:
+    """Return the CEL expression that is true if exactly one of these texts is set."""
     return " + ".join(f"(has(self.{name}) ? 1 : 0)" for name in names) + " == 1"
 
 
-def _same_name(one: str, other: str) -> str:
+def _cel_of_same_name(one: str, other: str) -> str:
     return f"{one}.replace('-', '_') == {other}.replace('-', '_')"
 
 
@@ -155,8 +155,8 @@ _MEMORY_LIMIT = (  # bytes; a quantity made of the number is dearer than a whole
 )
 
 
-def _memory_request_fits(container: str) -> str:
-    """Return a CEL expression: a container requests no more memory than a build may use."""
+def _cel_of_memory_request(container: str) -> str:
+    """Return the CEL expression that limits a container's memory request to that of a build."""
     there, path = "!has(self.pods) || !has(self.pods.resources)", "self.pods.resources"
     for name in (container, "requests"):
         path += f".{name}"
@@ -174,7 +174,7 @@ def _content_rules(section: type[Any]) -> tuple[Rule[Any], ...]:
             ("value", "matches"),
             'expected exactly one of value and matches (an empty attribute: matches: "^$")',
             lambda check: bool(check.value) != bool(check.matches),
-            _one_of("value", "matches"),
+            _cel_of_exactly_one("value", "matches"),
         ),
         Rule(
             section,
@@ -212,17 +212,17 @@ RULES: tuple[Rule[Any], ...] = (
         ("modules",),
         "the names of the modules must differ (- and _ are the same)",
         lambda spec: not _duplicate_names(spec.modules),
-        f"self.modules.all(a, self.modules.exists_one(b, {_same_name('a.name', 'b.name')}))",
+        f"self.modules.all(a, self.modules.exists_one(b, {_cel_of_same_name('a.name', 'b.name')}))",
         lambda spec: ", ".join(_duplicate_names(spec.modules)),
     ),
     Rule(
         DriverSpec,
         ("modules", "conflicts"),
         "a module cannot be in conflicts.modules and in modules",
-        lambda spec: not _in_both(spec),
+        lambda spec: not _modules_in_conflicts(spec),
         "!has(self.conflicts) || !has(self.conflicts.modules) || self.modules.all(a, "
-        f"!self.conflicts.modules.exists(b, {_same_name('a.name', 'b')}))",
-        lambda spec: ", ".join(_in_both(spec)),
+        f"!self.conflicts.modules.exists(b, {_cel_of_same_name('a.name', 'b')}))",
+        lambda spec: ", ".join(_modules_in_conflicts(spec)),
     ),
     Rule(
         DriverSpec,
@@ -256,7 +256,7 @@ RULES: tuple[Rule[Any], ...] = (
         ("socket", "file", "log"),
         "expected exactly one of socket, file and log",
         lambda ready: [bool(ready.socket), bool(ready.file), bool(ready.log)].count(True) == 1,
-        _one_of("socket", "file", "log"),
+        _cel_of_exactly_one("socket", "file", "log"),
     ),
     Rule(
         ServiceReady,
@@ -330,7 +330,7 @@ RULES: tuple[Rule[Any], ...] = (
         ("class_", "path"),
         "expected exactly one of class and path",
         lambda nodes: bool(nodes.class_) != bool(nodes.path),
-        _one_of("class", "path"),
+        _cel_of_exactly_one("class", "path"),
     ),
     Rule(
         DeviceNodes,
@@ -479,7 +479,7 @@ RULES: tuple[Rule[Any], ...] = (
         ),
         "!has(self.variants) || self.variants.all(v, "
         f"({_KIND_OF_VARIANT} == 'command') == "
-        f"(size({_of_variant('command', '[]')}) > 0))",
+        f"(size({_cel_of_variant('command', '[]')}) > 0))",
     ),
     Rule(
         Build,
@@ -493,7 +493,7 @@ RULES: tuple[Rule[Any], ...] = (
         ),
         "!has(self.variants) || self.variants.all(v, "
         f"{_KIND_OF_VARIANT} != 'command' || "
-        f"size({_of_variant('makeArguments', '[]')}) == 0)",
+        f"size({_cel_of_variant('makeArguments', '[]')}) == 0)",
     ),
     Rule(
         Kernels,
@@ -516,7 +516,7 @@ RULES: tuple[Rule[Any], ...] = (
         lambda source: (
             [bool(source.oci), bool(source.http), bool(source.directory)].count(True) == 1
         ),
-        _one_of("oci", "http", "directory"),
+        _cel_of_exactly_one("oci", "http", "directory"),
     ),
     Rule(
         PrebuiltSource,
@@ -546,7 +546,7 @@ RULES: tuple[Rule[Any], ...] = (
         lambda place: (
             [bool(place.os_version), bool(place.kernel), bool(place.toolkit)].count(True) == 1
         ),
-        _one_of("osVersion", "kernel", "toolkit"),
+        _cel_of_exactly_one("osVersion", "kernel", "toolkit"),
     ),
     *_content_rules(SysfsCheck),
     *_content_rules(DeviceHealth),
@@ -627,7 +627,7 @@ RULES: tuple[Rule[Any], ...] = (
         ("pods", "build"),
         "pods.resources.toolkit and .build request at most the memory of build.memoryLimitMib",
         lambda spec: not _over_build_memory(spec),
-        " && ".join(_memory_request_fits(each) for each in _TOOLKITS),
+        " && ".join(_cel_of_memory_request(each) for each in _TOOLKITS),
         lambda spec: ", ".join(_over_build_memory(spec)),
     ),
     Rule(

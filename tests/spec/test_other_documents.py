@@ -12,7 +12,7 @@ import pytest
 from nodeside.errors import SpecError
 from nodeside.spec import load, parse
 from nodeside.spec.model import Driver
-from nodeside.spec.other_documents import mentioned
+from nodeside.spec.other_documents import list_mentioned_fields
 from nodeside.spec.schema import ListOf, Section, Shape, shape_of
 from tests.spec.documents import document
 
@@ -108,8 +108,8 @@ def test_a_field_of_another_tool_says_what_ours_is(spec: dict[str, Any], remedy:
 
 
 def test_the_fields_that_are_named_instead_are_there() -> None:
-    assert len(mentioned()) > 15
-    assert mentioned() <= set(fields_of(shape_of(Driver).fields[1].shape))
+    assert len(list_mentioned_fields()) > 15
+    assert list_mentioned_fields() <= set(fields_of(shape_of(Driver).fields[1].shape))
 
 
 def fields_of(shape: Shape, above: str = "") -> Iterator[str]:

@@ -10,7 +10,7 @@ import pytest
 from nodeside.errors import SpecError
 from nodeside.spec import Driver, parse
 from nodeside.spec.model import Unload, UnloadPolicy, Upgrade
-from nodeside.spec.policy import node_policy, policy_of, retry_time, with_policy
+from nodeside.spec.policy import policy_of, retry_time, with_policy, with_policy_of_file
 from tests.spec.documents import document
 
 
@@ -55,14 +55,14 @@ def test_a_file_that_is_wrong_is_named_and_nothing_is_guessed(
     path.write_text(text)
 
     with pytest.raises(SpecError) as raised:
-        node_policy(driver(), path)
+        with_policy_of_file(driver(), path)
 
     assert words in str(raised.value)
 
 
 def test_a_file_that_is_not_there_is_no_permission_to_do_anything(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"cannot read .*policy\.json") as raised:
-        node_policy(driver(), tmp_path / "policy.json")
+        with_policy_of_file(driver(), tmp_path / "policy.json")
 
     assert "ConfigMap <driver>-node-policy" in raised.value.hint
 
@@ -92,4 +92,4 @@ def test_a_node_reads_its_orders_beside_the_policy(text: str, time: float, tmp_p
     assert retry_time(path, "n1") == time
     assert retry_time(tmp_path / "absent", "n1") == 0.0
     if text.startswith("{"):
-        assert node_policy(driver(), path) == driver()
+        assert with_policy_of_file(driver(), path) == driver()

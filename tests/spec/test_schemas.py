@@ -15,11 +15,11 @@ from jsonschema import Draft202012Validator
 from nodeside.spec import (
     json_schema,
     load,
-    markdown,
     node_driver_schema,
     openapi_schema,
     parse,
     patterns,
+    render_reference,
     to_document,
 )
 from nodeside.spec.cli import spec
@@ -114,7 +114,9 @@ def test_every_field_has_a_description_that_is_a_sentence() -> None:
 
 def test_the_page_in_docs_is_the_generated_one() -> None:
     page = (ROOT / "docs" / "driver-yaml.md").read_text(encoding="utf-8")
-    assert page == markdown(), "regenerate it: nodeside spec reference > docs/driver-yaml.md"
+    assert page == render_reference(), (
+        "regenerate it: nodeside spec reference > docs/driver-yaml.md"
+    )
 
 
 def test_the_example_has_every_field_there_is() -> None:
@@ -137,7 +139,7 @@ def test_the_small_example_and_the_mistakes_of_the_page_are_real() -> None:
 
 
 def test_every_link_of_the_page_leads_to_a_section() -> None:
-    page = markdown()
+    page = render_reference()
     anchors = {
         re.sub(r"[^a-z0-9 -]", "", line[4:].lower())
         for line in page.splitlines()
@@ -147,7 +149,7 @@ def test_every_link_of_the_page_leads_to_a_section() -> None:
 
 
 def test_the_command_prints_each_of_them() -> None:
-    assert printed("reference") == markdown()
+    assert printed("reference") == render_reference()
     assert json.loads(printed("json-schema")) == json_schema()
     assert json.loads(printed("openapi")) == openapi_schema()
     assert json.loads(printed("openapi", "--kind", "NodeDriver")) == node_driver_schema()

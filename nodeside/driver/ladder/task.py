@@ -30,7 +30,7 @@ from nodeside.protocol.module_names import kernel_name
 from nodeside.protocol.shared_directory import SharedDir
 from nodeside.spec import load, node_load
 from nodeside.spec.model import Driver, PrebuiltSource, Signing, Trust
-from nodeside.spec.policy import node_policy
+from nodeside.spec.policy import with_policy_of_file
 from nodeside.system.host import Host, Kernel
 from nodeside.values import frozen
 
@@ -266,7 +266,7 @@ def read_driver(config: Config) -> Driver:
     if config.bare is not None:
         return config.bare
     driver = node_load(config.driver_file) if config.revision else load(config.driver_file)
-    return node_policy(driver, config.policy_file) if config.policy_file else driver
+    return with_policy_of_file(driver, config.policy_file) if config.policy_file else driver
 
 
 def _certificate_digest(signing: Signing | None, config: Config) -> str:

@@ -20,9 +20,9 @@ from nodeside.protocol.build_records import FailureKind
 from nodeside.protocol.bundle_key import BuildKind, BuildSettings
 from nodeside.spec.bare_source import (
     NO_VERSION,
-    name_of,
+    driver_name_of,
+    is_common_name,
     plain_version,
-    says_nothing,
     smallest_document,
 )
 from nodeside.trial.target.candidates import Candidate
@@ -213,9 +213,9 @@ def _make_draft(
     version, why = _version_of(files, plan, conf, wishes)
     if why:
         guesses["version"] = why
-    name = own.name or (conf.name if conf else name_of(modules, directory))
+    name = own.name or (conf.name if conf else driver_name_of(modules, directory))
     if len(modules) > 1 and not own.name and conf is None:
-        is_generic = says_nothing(directory)
+        is_generic = is_common_name(directory)
         guesses["name"] = "that of the first module" if is_generic else "the directory's"
     given = own.settings is not None and way == replace(own.settings, modules=())
     if (guess := _guess_of_build(way, plan)) and not given and not wishes.command:
