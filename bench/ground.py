@@ -75,7 +75,9 @@ class Ground:
             self.scratch.chmod(0o755)
             self._memory = stack.enter_context(scratch_directory("bench", _MEMORY))
             self.driver_root = self.workshop.roots.driver()
-            self.python = packed_python.make(self.driver_root, self.workshop.cache, self.progress)
+            self.python = packed_python.pack_cached_python(
+                self.driver_root, self.workshop.cache, self.progress
+            )
             self._install_nodeside()
             self._stack = stack.pop_all()
         return self
@@ -132,7 +134,7 @@ class Ground:
         image = self.directory(f"images/{name}") / "image"
         evaluate = dkms_tree.make_evaluator(kernel, self.toolkit(kernel))
         build = partial(self.workshop.build, kernel)
-        target.prepare(word, image, self.workshop.archive, evaluate, build)
+        target.prepare_target(word, image, self.workshop.archive, evaluate, build)
         load(image / "driver.yaml")
         values = evaluate(image / "src").values
         return Prepared(name, image, values.first("PACKAGE_NAME"), values.first("PACKAGE_VERSION"))

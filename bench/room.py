@@ -18,7 +18,7 @@ from typing import IO
 from bench.samples import Samples
 from nodeside.errors import DeadlinePassed, NodesideError
 from nodeside.system import process
-from nodeside.trial.host.container import ENVIRONMENT, entrance
+from nodeside.trial.host.container import ENVIRONMENT, make_entrance
 
 _TAIL_BYTES = 1 << 16
 
@@ -52,7 +52,7 @@ class Room:
     @contextmanager
     def running(self, argv: Sequence[str], output: int | IO[bytes]) -> Iterator[process.Child]:
         """A command that the caller supervises; if it still runs at the end, it is killed."""
-        with entrance(self.layers, self.scratch, self.binds) as enter:
+        with make_entrance(self.layers, self.scratch, self.binds) as enter:
             child = process.start(
                 argv,
                 env={**ENVIRONMENT, **self.env},
@@ -80,7 +80,7 @@ class Room:
     def run(self, argv: Sequence[str], *, timeout: float) -> str:
         """Run a command to its end; what it said."""
         env = {**ENVIRONMENT, **self.env}
-        with entrance(self.layers, self.scratch, self.binds) as enter:
+        with make_entrance(self.layers, self.scratch, self.binds) as enter:
             return process.run(argv, env=env, wrapper=enter, timeout=timeout).output
 
     def entry(self, times: int = 5) -> Samples:

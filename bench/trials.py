@@ -21,7 +21,7 @@ from nodeside.errors import NodesideError
 from nodeside.system.scratch import scratch_directory
 from nodeside.trial.progress import Progress
 from nodeside.trial.session import TryOptions, run_session
-from nodeside.trial.watch import Watching
+from nodeside.trial.watch import WatchSession
 from nodeside.trial.workshop import Workshop
 
 _EDU = Path(__file__).parents[1] / "examples" / "edu"
@@ -115,9 +115,9 @@ def _watched(tree: Path, source: Path, scratch: Path, times: int) -> list[float]
     with Workshop(stopwatch) as workshop:
         place = scratch / "watch"
         place.mkdir()
-        watching = Watching(tree, workshop.resolve(_KERNEL), workshop, place, stopwatch)
+        session = WatchSession(tree, workshop.resolve(_KERNEL), workshop, place, stopwatch)
         try:
-            watching.for_ever(stopwatch.pause)
+            session.run_for_ever(stopwatch.pause)
         except KeyboardInterrupt:
             return stopwatch.times
     raise AssertionError("it watches for ever")

@@ -47,7 +47,7 @@ def default_directory() -> Path:
         return Path(directory).absolute()
     if base := os.environ.get("XDG_CACHE_HOME"):
         return Path(base).absolute() / "nodeside" / "trial"
-    return _ROOTS if refusal_of_home() else _at_home()
+    return _ROOTS if refusal_of_home() else _home_cache()
 
 
 def refusal_of_home() -> str:
@@ -56,13 +56,13 @@ def refusal_of_home() -> str:
     In a container of a CI job, HOME may be another user's.
     """
     try:
-        _require_trusted(_at_home())
+        _require_trusted(_home_cache())
     except NodesideError as error:
         return str(error)
     return ""
 
 
-def _at_home() -> Path:
+def _home_cache() -> Path:
     return Path.home().absolute() / ".cache" / "nodeside" / "trial"
 
 
@@ -170,7 +170,7 @@ def _require_ours(directory: Path) -> None:
         )
 
 
-def remove(directory: Path | None = None) -> Path:
+def remove_cache(directory: Path | None = None) -> Path:
     """Remove all but the lock and return the directory.
 
     Raises TrialError while a trial uses it, and for a directory with files of others. Raises

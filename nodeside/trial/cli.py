@@ -212,7 +212,7 @@ def _try_target(options: TryOptions, output: str, report: str | None) -> NoRetur
     from nodeside.trial.result import exit_code
     from nodeside.trial.session import run_session
 
-    with _place_of(report) as place:
+    with _open_report_place(report) as place:
         runs: list[TrialRun] = []
         try:
             run_session(options, runs=runs)
@@ -223,14 +223,14 @@ def _try_target(options: TryOptions, output: str, report: str | None) -> NoRetur
 
 
 @contextmanager
-def _place_of(report: str | None) -> Iterator[OwnedPlace | None]:
+def _open_report_place(report: str | None) -> Iterator[OwnedPlace | None]:
     """Open the report's directory, so that a bad one fails before minutes of work."""
     if report is None:
         yield None
         return
-    from nodeside.trial.owned_place import owned_place
+    from nodeside.trial.owned_place import open_place
 
-    with owned_place(Path(report)) as place:
+    with open_place(Path(report)) as place:
         yield place
 
 
@@ -251,7 +251,7 @@ def _show_runs(
 def _clean_cache() -> None:
     from nodeside.trial import cache
 
-    click.echo(f"removed {cache.remove()}")
+    click.echo(f"removed {cache.remove_cache()}")
 
 
 def _list_kernels(accelerator: str, architecture: Architecture, output: str) -> None:

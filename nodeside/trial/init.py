@@ -146,7 +146,7 @@ def _write_files(
     from nodeside.spec import load
     from nodeside.system.scratch import scratch_directory
     from nodeside.trial import scaffold, vendor_tree
-    from nodeside.trial.owned_place import owned_place
+    from nodeside.trial.owned_place import open_place
     from nodeside.trial.target.dependencies import require_packages
     from nodeside.trial.target.draft import draft_of
     from nodeside.trial.target.own_driver import read_own_driver
@@ -161,7 +161,7 @@ def _write_files(
     if is_package and path_exists(directory) and not force:
         raise UsageError(f"{directory} is there already", hint="--into DIR, or --force")
     with (
-        owned_place(directory) as place,
+        open_place(directory) as place,
         Workshop(toolkit_packages=packages) as workshop,
         scratch_directory("init") as scratch,
     ):
@@ -171,18 +171,18 @@ def _write_files(
         chosen = workshop.resolve(kernel)
         found = package_tree(source, scratch, workshop.archive) if is_package else path
         tree = scratch / "source"
-        vendor_tree.copy(found, tree, leave_out=(*LEFT_OUT, *scaffold.FILES))
+        vendor_tree.copy_tree(found, tree, leave_out=(*LEFT_OUT, *scaffold.FILES))
         evaluate, build = partial(workshop.evaluate, chosen), partial(workshop.build, chosen)
         own = read_own_driver(directory / "driver.yaml", tree, "src" if is_package else ".")
         part = tree if is_package else tree / own.source
         draft = draft_of(part, path / own.source, evaluate, build, replace(wishes, own=own))
-        files = scaffold.file_texts(draft, own.source, __version__)
+        files = scaffold.make_file_texts(draft, own.source, __version__)
         (scratch / "driver.yaml").write_text(files["driver.yaml"])
         load(scratch / "driver.yaml")  # the source may have a name that no driver can have
-        if is_package and place.has("src"):
+        if is_package and place.has_name("src"):
             workshop.progress.say(f"{directory}/src is there already, and stays as it is")
         written = {name: text.encode() for name, text in files.items()}
-        place.write(written, tree if is_package else None)
+        place.write_files(written, tree if is_package else None)
     return directory, draft
 
 
@@ -190,7 +190,7 @@ def _summary_document(directory: Path, draft: Draft) -> dict[str, Any]:
     from nodeside.trial import scaffold
     from nodeside.trial.target.ways import way_in_words
 
-    hardware = scaffold.hardware_of(draft.files)
+    hardware = scaffold.find_hardware(draft.files)
     return {
         "directory": str(directory),
         "files": list(scaffold.FILES),

@@ -40,10 +40,10 @@ class KernelContents:
     options: frozenset[str]
 
 
-def explain_lack(here: KernelContents, ordinary: KernelContents, text: str) -> str:
-    """Return what of `text`, the words of a failure, only the ordinary kernel has; "" if nothing.
+def find_lack(here: KernelContents, ordinary: KernelContents, text: str) -> str:
+    """Return what only the ordinary kernel has of what a failure's `text` names; "" if nothing.
 
-    Both symbols and options are found by their names.
+    These are symbols and options.
     """
     words = dict.fromkeys(_WORD.findall(text))
     symbols = [word for word in words if word in ordinary.symbols and word not in here.symbols]
@@ -56,7 +56,7 @@ def explain_lack(here: KernelContents, ordinary: KernelContents, text: str) -> s
     return ", ".join(part for part in (named, shortlist(options, _NAMED)) if part)
 
 
-def hint_about(disk: KernelDisk, text: str, archive: Archive, command: str = "") -> str:
+def ordinary_kernel_hint(disk: KernelDisk, text: str, archive: Archive, command: str = "") -> str:
     """Return the hint for a failure with this kernel, whose words are `text`.
 
     `command` is the one to repeat with the ordinary kernel, if it is known. Returns "" if the
@@ -68,7 +68,7 @@ def hint_about(disk: KernelDisk, text: str, archive: Archive, command: str = "")
     with suppress(NodesideError):  # without the archive, the hint of the node side stands
         here = read_contents(disk.tree, disk.release)
         there = read_contents(_unpack_headers(ordinary, archive), ordinary.release)
-        if lack := explain_lack(here, there, text):
+        if lack := find_lack(here, there, text):
             again = f"{command} --kernel {disk.architecture.ordinary_kernel}".strip()
             return (
                 f"the kernel of this trial, {disk.release}, has no {lack}; the ordinary kernel "

@@ -34,12 +34,12 @@ _UNPACKED = ".nodeside-unpacked"
 
 @frozen
 class OwnedPlace:
-    """`path` is as the user wrote it, `found` what was there of it at first."""
+    """A directory as the user named it (`path`), and what of it existed when it was opened."""
 
     path: Path
     found: OwnedDirectory
 
-    def has(self, name: str) -> bool:
+    def has_name(self, name: str) -> bool:
         """Return whether a name is in the directory, if only as a link to nowhere."""
         if self.found.rest:
             return False
@@ -48,12 +48,10 @@ class OwnedPlace:
             return True
         return False
 
-    def write(self, files: Mapping[str, bytes], tree: Path | None = None) -> None:
+    def write_files(self, files: Mapping[str, bytes], tree: Path | None = None) -> None:
         """Write files, each by rename, and the content of `tree` as `src` if that is not there.
 
-        A failure leaves no file that was not there before.
-
-        Raises NoSpace, SystemRefused.
+        A failure leaves no file that was not there before. Raises NoSpace, SystemRefused.
         """
         with TemporaryFile() as packed:
             if tree is not None:
@@ -91,7 +89,7 @@ class OwnedPlace:
 
 
 @contextmanager
-def owned_place(path: Path) -> Iterator[OwnedPlace]:
+def open_place(path: Path) -> Iterator[OwnedPlace]:
     """Open a directory, or the one that it will be made in. Raises UsageError, SystemRefused."""
     with open_directory(path) as found:
         yield OwnedPlace(path, found)

@@ -57,7 +57,7 @@ _CRASH_SITE = re.compile(r"(?:\bRIP: \w+:|\bpc : )(\S+ \[\w+\])")
 
 @frozen
 class CommandRun:
-    """A command that used the driver, or that the user requested. Of a long output, the end."""
+    """A command that used the driver, or that the user requested. `output` may be only its end."""
 
     argv: tuple[str, ...]
     exit_code: int
@@ -69,9 +69,8 @@ class TrialRun:
     """One boot. `report` is the node side's own, empty if the node side ended without one.
 
     `devices` is the document of `nodeside driver devices`, None if there is none. `build_seconds`
-    are those of a build on the host; one on the node is a stage of its report. `notes` are what
-    the trial has to say beside that. `log` is what was printed meanwhile, with that of other boots
-    of the same node.
+    is the time of a build on the host; a build on the node is a stage in its report. `notes` are
+    remarks of the trial itself. `log` has the lines printed during all boots of this node.
     """
 
     kernel: str
@@ -211,7 +210,11 @@ class _Pod:
             ready = report.get("state") == "ready"
             moment = "its devices were looked at"
             devices = self._find_devices() if ready else None
-            notes = (*self._missing_notes(), *self._unnamed_notes()) if ready else ()
+            notes = (
+                (*self._notes_on_missing_device(), *self._notes_on_unnamed_devices())
+                if ready
+                else ()
+            )
             moment = "the commands ran"
             commands = self._run_consumers(ready=ready)
             moment = "the shell was open"
@@ -227,8 +230,8 @@ class _Pod:
         run = self._make_result(done.exit_code, report, commands)
         return replace(run, devices=devices, notes=notes)
 
-    def _missing_notes(self) -> tuple[str, ...]:
-        """Return a note if the machine has no device of the driver: then ready shows little."""
+    def _notes_on_missing_device(self) -> tuple[str, ...]:
+        """Return a note if the machine has no device of the driver: `ready` then proves little."""
         wanted = self.target.driver.spec.hardware.pci
         if not wanted:
             return ()
@@ -245,8 +248,8 @@ class _Pod:
         )
         return (note,)
 
-    def _unnamed_notes(self) -> tuple[str, ...]:
-        """Return a note on the devices that the modules are for and `hardware` does not name."""
+    def _notes_on_unnamed_devices(self) -> tuple[str, ...]:
+        """Return a note on devices that the modules support and `hardware` does not name."""
         wanted = self.target.driver.spec.hardware.pci
         if not wanted:
             return ()
@@ -284,7 +287,7 @@ class _Pod:
 
     def _save_edits(self, machine: Machine) -> None:
         """Write the edits of the shell into a file, or print them if that is impossible."""
-        patch = shell.edits_as_patch(machine)
+        patch = shell.make_patch_of_edits(machine)
         if not patch:
             return
         try:
@@ -301,7 +304,7 @@ class _Pod:
         splats, console = self.machine.splats(), self.machine.serial_log()
         for row in console[max(0, console.find(splats[0])) :].splitlines()[:_CRASH_LINES]:
             self.progress.line("kernel  |", row)
-        site = crash_site(console)
+        site = find_crash_site(console)
         where = f", in {site}" if site else ""
         spec = self.target.driver
         report = {
@@ -456,7 +459,7 @@ def _write_patch(prefix: str, patch: str) -> Path:
     return Path(name)
 
 
-def crash_site(console: str) -> str:
+def find_crash_site(console: str) -> str:
     """Return the function and the module that a kernel crashed in; "" if that was no module."""
     site = _CRASH_SITE.search(console)
     return site[1] if site else ""

@@ -31,16 +31,16 @@ def read_report(text: str) -> Mapping[str, Any]:
     If the document cannot be one of ours, return a report that says so.
     """
     if len(text) > _LONGEST:
-        return _not_believed()
+        return _unbelieved_report()
     try:
         document = json.loads(text)
     except RecursionError:
-        return _not_believed()
+        return _unbelieved_report()
     except ValueError:
         return {}
     if not isinstance(document, dict):
         return {}
-    return document if _is_moderate(document) and _is_report(document) else _not_believed()
+    return document if _is_moderate(document) and _is_report(document) else _unbelieved_report()
 
 
 def read_devices(text: str) -> Mapping[str, Any] | None:
@@ -81,7 +81,7 @@ def _is_list_of(values: object, holds: Callable[[object], bool]) -> bool:
     return isinstance(values, list) and all(map(holds, values))
 
 
-def _not_believed() -> Mapping[str, Any]:
+def _unbelieved_report() -> Mapping[str, Any]:
     return {
         "state": "failed",
         "message": "the machine's report is not one of nodeside, so it is not believed",

@@ -55,7 +55,7 @@ def write_report(place: OwnedPlace, target: str, runs: Sequence[TrialRun]) -> No
         "junit.xml": as_junit(target, runs),
         "report.html": as_page(target, runs),
     }
-    place.write({name: text.encode() for name, text in texts.items()})
+    place.write_files({name: text.encode() for name, text in texts.items()})
 
 
 # --- JUnit ------------------------------------------------------------------------------------

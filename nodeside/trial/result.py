@@ -18,7 +18,7 @@ from nodeside.trial.host.build import BY_HAND
 from nodeside.trial.pod import CommandRun, TrialRun
 
 _SHOWN = 1000  # characters of each line of a command's output
-_FIRST = "first error: "  # as `nodeside driver build` says both
+_FIRST = "first error: "  # as `nodeside driver build` prints it
 _OURS = ("build", "boot")  # stages that are timed here
 _EMULATION = {"kvm": "KVM", "tcg": "software emulation"}
 
@@ -38,9 +38,9 @@ def as_json(target: str, runs: Sequence[TrialRun]) -> str:
 
 
 def as_table(runs: Sequence[TrialRun], *, matrix: bool = False) -> str:
-    """Return a table of each run, and after several of them one of all.
+    """Return a table of each run, followed by a summary if there are several.
 
-    In a matrix, a kernel on which the driver works is only a line of the latter.
+    In a matrix, a kernel on which the driver works appears only in the summary.
     """
     parts = [_run_table(run) for run in runs if not (matrix and run.verdict == ExitCode.OK)]
     if matrix or len(runs) > 1:

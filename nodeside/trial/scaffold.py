@@ -84,7 +84,7 @@ class FoundHardware:
         return tuple(each for each in self.pci if each in _EMULATED)
 
 
-def hardware_of(files: Iterable[ModuleFile]) -> FoundHardware:
+def find_hardware(files: Iterable[ModuleFile]) -> FoundHardware:
     """Return the hardware in the device tables of modules (scripts/mod/file2alias.c)."""
     aliases = [alias for file in files for alias in file.aliases]
     others: dict[str, int] = {}
@@ -94,7 +94,7 @@ def hardware_of(files: Iterable[ModuleFile]) -> FoundHardware:
     return FoundHardware(pci_ids(aliases), others)
 
 
-def file_texts(draft: Draft, source: str, release: str) -> dict[str, str]:
+def make_file_texts(draft: Draft, source: str, release: str) -> dict[str, str]:
     """Return the files' texts by name. `source` is a path, `release` is that of nodeside."""
     words = {
         "name": draft.name,
@@ -113,7 +113,7 @@ def file_texts(draft: Draft, source: str, release: str) -> dict[str, str]:
 
 def require_absent(place: OwnedPlace) -> None:
     """Raise UsageError if one of the files exists."""
-    there = [name for name in FILES if place.has(name)]
+    there = [name for name in FILES if place.has_name(name)]
     if there:
         raise UsageError(
             f"{place.path} has {', '.join(there)} already, and nothing was written",
@@ -122,7 +122,7 @@ def require_absent(place: OwnedPlace) -> None:
 
 
 def _driver_lines(draft: Draft, source: str) -> Iterator[str]:
-    hardware = hardware_of(draft.files)
+    hardware = find_hardware(draft.files)
     yield f"# yaml-language-server: $schema={SCHEMA}"
     yield '# Made by `nodeside init`: check what is marked with "guess". All other fields are in'
     yield "# `nodeside spec reference`. Try it: nodeside try ."
@@ -245,7 +245,7 @@ def _validate_lines(draft: Draft, hardware: FoundHardware) -> Iterator[str]:
 def _trial_lines(draft: Draft) -> Iterator[str]:
     yield "# Only for `nodeside try`: devices that QEMU emulates, and commands to run once the"
     yield "# driver is ready, in a container with its devices and with the node below /host."
-    devices = [_EMULATED[each] for each in hardware_of(draft.files).emulated_devices]
+    devices = [_EMULATED[each] for each in find_hardware(draft.files).emulated_devices]
     yield f"devices: [{', '.join(devices)}]"
     yield "# commands:"
     yield "#   - [cat, /proc/modules]"

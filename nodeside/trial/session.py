@@ -22,7 +22,7 @@ from nodeside.trial.pod import BootOptions, TrialRun
 from nodeside.trial.progress import Progress
 from nodeside.trial.target import dependencies
 from nodeside.trial.target.plan import build_options
-from nodeside.trial.target.target import TrialTarget, path_exists, prepare
+from nodeside.trial.target.target import TrialTarget, path_exists, prepare_target
 from nodeside.trial.watch import require_triable, watch_target
 from nodeside.trial.workshop import Workshop
 from nodeside.values import frozen
@@ -74,7 +74,7 @@ def run_session(
         others = [workshop.resolve(word) for word in options.reboots]
         for kernel in dict.fromkeys(first):
             progress.kept.clear()
-            made = _on_a_node(options, workshop, [kernel, *others], progress, first=not runs)
+            made = _try_on_node(options, workshop, [kernel, *others], progress, first=not runs)
             runs += [replace(run, log=tuple(progress.kept)) for run in made]
         return tuple(runs)
 
@@ -106,7 +106,7 @@ def watch_session(options: TryOptions, progress: Progress | None = None) -> int:
         )
 
 
-def _on_a_node(
+def _try_on_node(
     options: TryOptions,
     workshop: Workshop,
     kernels: Sequence[AvailableKernel],
@@ -154,19 +154,21 @@ class _Session:
         is_amd64 = options.architecture == AMD64  # the only one that `init` builds for
         kernel = options.kernels[0] if is_amd64 else AMD64.default_kernel
         again = build_options(kernel, options.toolkit_packages)
-        target = prepare(options.target, image, workshop.archive, evaluate, build, options=again)
+        target = prepare_target(
+            options.target, image, workshop.archive, evaluate, build, options=again
+        )
         require_triable(target, options.architecture)
         kernels = tuple(workshop.kernel(kernel) for kernel in chosen)
         runs = self._try_kernels(target, kernels, self._build_on_host(target, kernels))
         if any(run.exit_code == ExitCode.BUILD_FAILED for run in runs) and not options.keep:
-            runs = self._with_dependencies(target, kernels, runs)
+            runs = self._try_with_dependencies(target, kernels, runs)
         runs = tuple(self._name_ordinary_kernel(run) for run in runs)
         failed = next((run for run in runs if run.verdict != ExitCode.OK), None)
         if failed is not None:
             self._print_advice(failed)
         return runs
 
-    def _with_dependencies(
+    def _try_with_dependencies(
         self, target: TrialTarget, kernels: tuple[KernelDisk, ...], runs: tuple[TrialRun, ...]
     ) -> tuple[TrialRun, ...]:
         """Try again with what a Debian package depends on in the toolkit, if that lacks some of it.
@@ -225,7 +227,8 @@ class _Session:
             return run
         words = f"{run.report.get('message', '')} {run.report.get('hint', '')}"
         disk = self.workshop.kernel(run.kernel)
-        hint = ordinary_kernel.hint_about(disk, words, self.workshop.archive, self._again())
+        again, archive = self._again(), self.workshop.archive
+        hint = ordinary_kernel.ordinary_kernel_hint(disk, words, archive, again)
         return replace(run, report={**run.report, "hint": hint}) if hint else run
 
     def _print_advice(self, run: TrialRun) -> None:
@@ -262,7 +265,7 @@ class _Session:
         self, target: TrialTarget, kernels: tuple[KernelDisk, ...]
     ) -> tuple[HostBuild, ...]:
         """Build on the host, once for each kernel, if that was requested or is faster."""
-        if not self._on_host(kernels[0]):
+        if not self._builds_on_host(kernels[0]):
             return ()
         python = self.workshop.packed_python()
         toolkit = self.workshop.roots.toolkit(kernels[0].compiler)
@@ -281,7 +284,7 @@ class _Session:
             if kernel.headers
         )
 
-    def _on_host(self, kernel: KernelDisk) -> bool:
+    def _builds_on_host(self, kernel: KernelDisk) -> bool:
         if self.options.build_on != "auto":
             return self.options.build_on == "host"
         if self.options.architecture.is_foreign:

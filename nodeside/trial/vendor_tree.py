@@ -29,7 +29,7 @@ _KINDS = {
 }
 
 
-def copy(source: Path, target: Path, *, leave_out: Collection[str] = ()) -> None:
+def copy_tree(source: Path, target: Path, *, leave_out: Collection[str] = ()) -> None:
     """Copy a tree to `target`, which must not exist, without the names in `leave_out`.
 
     `source` itself may be a link: the caller has decided on it. Raises TargetError for what is not
@@ -53,7 +53,7 @@ def require_inside(path: Path) -> Path:
     return real
 
 
-def create(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes) -> None:
     """Write a new file in a copied tree, in place of whatever the vendor has there."""
     with disk_errors(path):
         path.unlink(missing_ok=True)

@@ -34,10 +34,10 @@ from nodeside.trial.machine.containers import (
     with_image,
 )
 from nodeside.trial.machine.machine import GuestProcess, Machine
-from nodeside.trial.pod import crash_site
+from nodeside.trial.pod import find_crash_site
 from nodeside.trial.progress import Progress
 from nodeside.trial.report import read_report
-from nodeside.trial.target.target import LEFT_OUT, TrialTarget, prepare
+from nodeside.trial.target.target import LEFT_OUT, TrialTarget, prepare_target
 from nodeside.trial.workshop import TrialNode, Workshop
 
 _LOOK = 0.15  # seconds between two looks at the source
@@ -67,7 +67,7 @@ main()
 Look = Mapping[str, tuple[int, ...]]
 
 
-def look_at(path: Path) -> Look:
+def read_look(path: Path) -> Look:
     """Return what tells whether a file of a directory was saved since. Links are not followed."""
     found: dict[str, tuple[int, ...]] = {}
     for directory, names, files in os.walk(path):
@@ -82,18 +82,18 @@ def look_at(path: Path) -> Look:
 
 def await_change(path: Path, before: Look, pause: Callable[[float], object]) -> Look:
     """Wait until something was saved, and then until nothing more is for a moment."""
-    while (now := look_at(path)) == before:
+    while (now := read_look(path)) == before:
         pause(_LOOK)
     while True:
         pause(_LOOK)
-        again = look_at(path)
+        again = read_look(path)
         if again == now:
             return now
         now = again
 
 
 @dataclass
-class Watching:
+class WatchSession:
     """A machine and the trials in it. `verdict` is the exit code of the last that has ended."""
 
     path: Path
@@ -111,14 +111,14 @@ class Watching:
     _devices: tuple[str, ...] = ()  # that it has
     _next: tuple[ContainerSpec, GuestProcess] | None = None  # the next trial's, which waits
 
-    def for_ever(self, pause: Callable[[float], object] | None = None) -> None:
+    def run_for_ever(self, pause: Callable[[float], object] | None = None) -> None:
         """Try each change, until Ctrl-C. Raises NodesideError for what the first trial meets."""
         pause = pause or threading.Event().wait
         with ExitStack() as stack:
             stack.callback(self._end_machine)
             node: TrialNode | None = None
             while True:
-                seen = look_at(self.path)
+                seen = read_look(self.path)
                 try:
                     target = self._prepare_target()
                     if self._build_on_host(target):
@@ -147,7 +147,7 @@ class Watching:
         evaluate = partial(self.workshop.evaluate, self.kernel)
         build = partial(self.workshop.build, self.kernel)
         image = self._here / "image"
-        target = prepare(str(self.path), image, self.workshop.archive, evaluate, build)
+        target = prepare_target(str(self.path), image, self.workshop.archive, evaluate, build)
         require_triable(target, self.workshop.architecture)
         return target
 
@@ -174,7 +174,7 @@ class Watching:
         parcel = {target.image: _CURRENT, self._here / "cache": _CACHE}
         try:
             self._copy_to_node(machine, parcel)
-        except MachineLost:  # it crashed later than it was looked at: not by this change
+        except MachineLost:  # it crashed after the last trial, so not because of this change
             self._report_crash(machine, "since the last trial")
             machine = self._ensure_machine(node, target)
             self._copy_to_node(machine, parcel)
@@ -225,7 +225,7 @@ class Watching:
                 for directory, to in places.items():
                     archive.add(directory, arcname=to.removeprefix("/"))
             packed.seek(0)
-            machine.put(_PARCEL, packed)
+            machine.write_file(_PARCEL, packed)
         empty = f"find {_CURRENT} -mindepth 1 -maxdepth 1 -exec rm -rf {{}} +"
         script = f"mkdir -p {_CURRENT} && {empty} && tar -xf {_PARCEL} -C / && rm {_PARCEL}"
         machine.run(["sh", "-c", script], "node", timeout=_SEND_SECONDS)
@@ -267,7 +267,7 @@ class Watching:
         return self._machine
 
     def _report_crash(self, machine: Machine, when: str = "") -> None:
-        site = crash_site(machine.serial_log())
+        site = find_crash_site(machine.serial_log())
         for row in machine.splats():
             self.progress.line("kernel  |", row)
         self._end_machine()
@@ -321,9 +321,9 @@ def watch_target(
 ) -> int:
     """Watch until Ctrl-C; return the exit code of the last trial."""
     with scratch_directory("watch") as scratch:
-        watching = Watching(path, kernel, workshop, scratch, progress, **options)  # type: ignore[arg-type]
+        watching = WatchSession(path, kernel, workshop, scratch, progress, **options)  # type: ignore[arg-type]
         try:
-            watching.for_ever()
+            watching.run_for_ever()
         except KeyboardInterrupt:
             progress.say("ended")
         return watching.verdict

@@ -31,14 +31,14 @@ from nodeside.trial.debian.root_filesystems import RootFileSystems, require_root
 from nodeside.trial.emulation import require_emulation
 from nodeside.trial.errors import TrialError
 from nodeside.trial.host import packed_python
-from nodeside.trial.host.discovery import built_modules
+from nodeside.trial.host.discovery import discover_modules
 from nodeside.trial.machine import busybox, disks, kernel_disk, node_disk, payload, qemu
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.machine.machine import Machine
 from nodeside.trial.machine.qemu import MachineFiles, MachineSettings
 from nodeside.trial.progress import Progress
 from nodeside.trial.target import dkms_tree
-from nodeside.trial.target.dkms_tree import Evaluated
+from nodeside.trial.target.dkms_tree import EvaluatedConf
 
 _CONSOLES = 40  # files; a console takes 20 kB, and has a file of QEMU's messages next to it
 
@@ -86,12 +86,12 @@ class Workshop:
     def kernel(self, kernel: str | AvailableKernel) -> KernelDisk:
         """Return a kernel that is ready to boot."""
         available = self.resolve(kernel) if isinstance(kernel, str) else kernel
-        return kernel_disk.make(available, self.archive, self.cache, self.progress)
+        return kernel_disk.make_kernel_disk(available, self.archive, self.cache, self.progress)
 
     def node_disk(self, driver: Path, toolkit: Path) -> Path:
         """Return the disk of a node with these root file systems, to be put an overlay on."""
-        static = busybox.make(self.archive, self.cache)
-        return node_disk.make(driver, toolkit, self.cache, self.progress, busybox=static)
+        static = busybox.provide_busybox(self.archive, self.cache)
+        return node_disk.make_node_disk(driver, toolkit, self.cache, self.progress, busybox=static)
 
     @property
     def kept_bundles(self) -> Path:
@@ -100,9 +100,9 @@ class Workshop:
 
     def packed_python(self) -> Path:
         """Return the Python that sidecars run on."""
-        return packed_python.make(self.roots.driver(), self.cache, self.progress)
+        return packed_python.pack_cached_python(self.roots.driver(), self.cache, self.progress)
 
-    def evaluate(self, kernel: AvailableKernel, tree: Path) -> Evaluated:
+    def evaluate(self, kernel: AvailableKernel, tree: Path) -> EvaluatedConf:
         """Evaluate the dkms.conf of a tree for this kernel, on this host. Raises TargetError."""
         disk = self.kernel(kernel)
         return dkms_tree.make_evaluator(disk, self.roots.toolkit(disk.compiler))(tree)
@@ -117,12 +117,14 @@ class Workshop:
         disk = kernel if isinstance(kernel, KernelDisk) else self.kernel(kernel)
         toolkit, python = self.roots.toolkit(disk.compiler), self.packed_python()
         try:
-            return built_modules(
+            return discover_modules(
                 tree, settings, disk, toolkit=toolkit, python=python, progress=self.progress
             )
         except ToolkitBuildFailed as failed:
             words = f"{failed} {failed.hint}"
-            failed.hint = ordinary_kernel.hint_about(disk, words, self.archive) or failed.hint
+            failed.hint = (
+                ordinary_kernel.ordinary_kernel_hint(disk, words, self.archive) or failed.hint
+            )
             raise
 
     def accelerator_for(self, kernel: KernelDisk) -> str:
@@ -217,7 +219,7 @@ class TrialNode:
 
     def _make_payload(self) -> None:
         driver_root = self.workshop.roots.driver()
-        payload.make(
+        payload.make_payload_disk(
             self.directory / "payload.ext4",
             driver_image=self._driver_image,
             driver_root=driver_root,

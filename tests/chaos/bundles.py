@@ -219,7 +219,7 @@ def _damage(turn: Round, target: Target) -> None:
     """A file of a bundle, so that it differs; locks and marks have no content."""
     words = f"find {CACHE} -type f ! -path '*/.*' ! -empty"
     place = turn.fate.choice(sorted(target.pod.node("sh", "-c", words).split()))
-    right = target.machine.get(place)
+    right = target.machine.read_file(place)
     while (data := damaged_bytes(right, turn.fate)) == right:
         pass
-    target.machine.put(place, data)
+    target.machine.write_file(place, data)

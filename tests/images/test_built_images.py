@@ -269,7 +269,7 @@ def test_what_init_writes_makes_an_image_with_the_same_source(
     (tree / ".git").mkdir(parents=True)
     (tree / "chip.c").write_text("int chip;\n")
     draft = Draft("chip", "1.0", BuildSettings(BuildKind.KBUILD, ("chip",)))
-    for name, text in scaffold.file_texts(draft, ".", nodeside.__version__).items():
+    for name, text in scaffold.make_file_texts(draft, ".", nodeside.__version__).items():
         (tree / name).write_text(text)
     exclude = load(tree / "driver.yaml").spec.source.exclude
 

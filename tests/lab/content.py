@@ -127,7 +127,7 @@ def _build(builder: Engine, kernels: Sequence[str], workshop: Workshop) -> dict[
 
 def _pause(builder: Engine, workshop: Workshop) -> str:
     with scratch_directory("pause") as directory:
-        static = busybox.make(workshop.archive, workshop.cache)
+        static = busybox.provide_busybox(workshop.archive, workshop.cache)
         shutil.copyfile(static, directory / "busybox")
         (directory / "busybox").chmod(0o755)
         (directory / "Containerfile").write_text(_CONTAINERFILE)

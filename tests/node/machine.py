@@ -18,7 +18,7 @@ from nodeside.trial.machine import disks, qemu
 from nodeside.trial.machine.cpio import CpioArchive
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.machine.machine import Machine
-from nodeside.trial.machine.payload import compile_package
+from nodeside.trial.machine.payload import compile_to_bytecode
 from nodeside.trial.machine.qemu import MachineFiles, MachineSettings
 from nodeside.trial.workshop import Workshop
 from tests.node import qmp
@@ -186,9 +186,11 @@ def _with_init(kernel: KernelDisk, directory: Path) -> KernelDisk:
     for path in (kernel.vmlinuz, kernel.image):
         (directory / path.name).symlink_to(path)
     archive = CpioArchive()
-    archive.file("init", _INIT.encode(), 0o755)
-    archive.link("bin/cp", "busybox")
-    (directory / kernel.initramfs.name).write_bytes(kernel.initramfs.read_bytes() + archive.data())
+    archive.add_file("init", _INIT.encode(), 0o755)
+    archive.add_link("bin/cp", "busybox")
+    (directory / kernel.initramfs.name).write_bytes(
+        kernel.initramfs.read_bytes() + archive.to_bytes()
+    )
     return replace(kernel, directory=directory)
 
 
@@ -198,7 +200,7 @@ def _payload(directory: Path, settings: Mapping[str, str], workshop: Workshop) -
     package = tree / "python" / "nodeside"
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(nodeside.__file__).parent, package, ignore=ignored)
-    compile_package(package, workshop.roots.driver(), workshop.architecture)
+    compile_to_bytecode(package, workshop.roots.driver(), workshop.architecture)
     (tree / "agent.py").write_text(_AGENT)
     for name, text in settings.items():
         path = tree / "settings" / name

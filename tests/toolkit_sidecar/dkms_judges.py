@@ -17,7 +17,7 @@ from pathlib import Path
 from nodeside.system import process
 from nodeside.trial.cache import TrialCache
 from nodeside.trial.debian.archive import Archive, Sources, unpack_package
-from nodeside.trial.host.container import ENVIRONMENT, UNPRIVILEGED, entrance
+from nodeside.trial.host.container import ENVIRONMENT, UNPRIVILEGED, make_entrance
 from tests.costs.cold import building
 from tests.patience import patience
 from tests.toolkit_sidecar.faketoolkit import KERNEL
@@ -102,7 +102,7 @@ def judge(
     process.run(["chmod", "-R", "a+rwX", work], timeout=60)
     binds = {work: "/judged", headers: "/headers"}
     binds |= {path: f"/dkms/{name}" for name, path in judges.items()}
-    with entrance(layers, scratch, binds) as enter:
+    with make_entrance(layers, scratch, binds) as enter:
         argv = [*UNPRIVILEGED, "bash", "-c", _BUILD]
         process.run(argv, env=ENVIRONMENT, wrapper=enter, timeout=_SECONDS)
     return {each: {name: _verdict(work / each / name) for name in trees} for each in judges}

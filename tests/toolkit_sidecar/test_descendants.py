@@ -13,7 +13,7 @@ from nodeside.system import process
 from nodeside.system.scratch import scratch_directory
 from nodeside.toolkit_sidecar import descendants
 from nodeside.toolkit_sidecar.descendants import Found
-from nodeside.trial.host.container import ENVIRONMENT, entrance
+from nodeside.trial.host.container import ENVIRONMENT, make_entrance
 from nodeside.trial.workshop import Workshop
 from tests.toolkit_sidecar.faketoolkit import LONG
 
@@ -113,7 +113,7 @@ def _compile(directory: Path, name: str, source: str) -> None:
         disk = workshop.kernel("cloud-amd64")
         layers = [workshop.roots.toolkit(disk.compiler)]
         argv = [disk.compiler, "-O2", "-static", "-o", f"/mnt/{Path(name).stem}", f"/mnt/{name}"]
-        with entrance(layers, scratch, {directory: "/mnt"}) as enter:
+        with make_entrance(layers, scratch, {directory: "/mnt"}) as enter:
             process.run(argv, env=ENVIRONMENT, wrapper=enter, timeout=LONG)
 
 

@@ -19,7 +19,7 @@ from nodeside.system import process
 from nodeside.system.host import Host, Kernel
 from nodeside.system.process import Completed
 from nodeside.toolkit_sidecar.headers import read_headers
-from nodeside.trial.host.container import ENVIRONMENT, UNPRIVILEGED, entrance
+from nodeside.trial.host.container import ENVIRONMENT, UNPRIVILEGED, make_entrance
 from nodeside.trial.host.toolkit import HostToolkit
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.workshop import Workshop
@@ -84,7 +84,7 @@ class RealToolkit:
 
     def type(self, line: str, scratch: Path) -> Completed:
         """A line that an engineer types in a container of this toolkit."""
-        with entrance(self.layers, scratch, {self.shared.root: "/shared"}) as enter:
+        with make_entrance(self.layers, scratch, {self.shared.root: "/shared"}) as enter:
             argv = [*UNPRIVILEGED, "sh", "-c", line]
             return process.run(argv, env=ENVIRONMENT, wrapper=enter, timeout=300, check=False)
 

@@ -11,7 +11,7 @@ import pytest
 from nodeside.errors import NoSpace, UsageError
 from nodeside.system.file_lock import take_lock
 from nodeside.trial import cache as trial_cache
-from nodeside.trial.cache import TrialCache, remove
+from nodeside.trial.cache import TrialCache, remove_cache
 from nodeside.trial.errors import TrialError
 
 
@@ -82,9 +82,9 @@ def test_a_cache_in_use_is_not_removed(tmp_path: Path) -> None:
     with TrialCache(directory) as cache:
         cache.make("kernels", "a", write(""))
         with pytest.raises(TrialError, match="in use by another `nodeside try`"):
-            trial_cache.remove(directory)
+            trial_cache.remove_cache(directory)
 
-    trial_cache.remove(directory)
+    trial_cache.remove_cache(directory)
 
     assert [path.name for path in directory.iterdir()] == ["lock"]
 
@@ -101,7 +101,7 @@ def test_a_directory_with_files_of_others_is_no_cache_and_keeps_them(tmp_path: P
         pass
 
     with pytest.raises(TrialError, match="cannot be the trial's cache"):
-        trial_cache.remove(tmp_path)
+        trial_cache.remove_cache(tmp_path)
     assert precious.exists()
     assert caught.value.hint.endswith(f"NODESIDE_TRIAL_CACHE={tmp_path}/nodeside-trial")
 
@@ -110,12 +110,12 @@ def test_who_waits_for_a_removal_then_keeps_others_from_removing(tmp_path: Path)
     directory = tmp_path / "cache"
     with TrialCache(directory):
         waiting = (directory / "lock").stat().st_ino
-    trial_cache.remove(directory)
+    trial_cache.remove_cache(directory)
 
     with TrialCache(directory):
         assert (directory / "lock").stat().st_ino == waiting
         with pytest.raises(TrialError, match="in use by another `nodeside try`"):
-            trial_cache.remove(directory)
+            trial_cache.remove_cache(directory)
 
 
 def test_a_thing_that_another_trial_never_ends_to_make_is_named(
@@ -176,7 +176,7 @@ def test_a_cache_that_another_user_has_made_is_not_used(
     (theirs / "lock").touch()
     os.chown(theirs, 12345, 12345)
 
-    for use in (TrialCache(theirs).__enter__, lambda: remove(theirs)):
+    for use in (TrialCache(theirs).__enter__, lambda: remove_cache(theirs)):
         with pytest.raises(UsageError, match=r"the trial's cache: .* belongs to user 12345") as no:
             use()
         assert "NODESIDE_TRIAL_CACHE" in no.value.hint

@@ -20,7 +20,7 @@ from nodeside.trial import init as init_command
 from nodeside.trial.cache import default_directory
 from nodeside.trial.cli import _split_commands, trial
 from nodeside.trial.errors import TrialError
-from nodeside.trial.machine.qemu import device_names
+from nodeside.trial.machine.qemu import device_models
 from nodeside.trial.progress import Progress
 from nodeside.trial.target.draft import Draft, Failure
 
@@ -111,7 +111,7 @@ def test_help_stands_alone() -> None:
 
 
 def test_a_device_is_known_by_its_model() -> None:
-    assert device_names(["edu,dma_mask=0xff", "pvpanic"]) == ("edu", "pvpanic")
+    assert device_models(["edu,dma_mask=0xff", "pvpanic"]) == ("edu", "pvpanic")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from nodeside.trial.architecture import AMD64, ARM64, Architecture
 from nodeside.trial.cache import TrialCache
 from nodeside.trial.errors import ArchiveError
 from nodeside.trial.machine.kernel_disk import KernelDisk
-from nodeside.trial.ordinary_kernel import hint_about
+from nodeside.trial.ordinary_kernel import ordinary_kernel_hint
 from nodeside.trial.progress import Progress
 
 CLOUD, ORDINARY = "6.1.0-56-cloud-amd64", "6.1.0-56-amd64"
@@ -92,7 +92,7 @@ def disk(tmp_path: Path, release: str = CLOUD, architecture: Architecture = AMD6
 def test_what_only_the_ordinary_kernel_has_is_named_with_the_command(
     tmp_path: Path, archive: Any, text: str, lack: str
 ) -> None:
-    assert hint_about(disk(tmp_path), text, archive, "nodeside try ./warm") == (
+    assert ordinary_kernel_hint(disk(tmp_path), text, archive, "nodeside try ./warm") == (
         f"the kernel of this trial, {CLOUD}, has no {lack}; the ordinary kernel has: "
         "nodeside try ./warm --kernel amd64"
     )
@@ -111,12 +111,12 @@ def test_what_only_the_ordinary_kernel_has_is_named_with_the_command(
 def test_what_the_ordinary_kernel_lacks_too_is_the_drivers_own(
     tmp_path: Path, archive: Any, text: str
 ) -> None:
-    assert hint_about(disk(tmp_path), text, archive) == ""
+    assert ordinary_kernel_hint(disk(tmp_path), text, archive) == ""
 
 
 def test_an_ordinary_kernel_is_compared_with_no_other(tmp_path: Path, archive: Any) -> None:
-    assert hint_about(disk(tmp_path, ORDINARY), UNDEFINED, archive) == ""
-    assert hint_about(disk(tmp_path, "6.1.0-56-rt-amd64"), UNDEFINED, archive) == ""
+    assert ordinary_kernel_hint(disk(tmp_path, ORDINARY), UNDEFINED, archive) == ""
+    assert ordinary_kernel_hint(disk(tmp_path, "6.1.0-56-rt-amd64"), UNDEFINED, archive) == ""
 
 
 def test_the_newest_ordinary_kernel_stands_for_one_that_is_gone(
@@ -124,7 +124,9 @@ def test_the_newest_ordinary_kernel_stands_for_one_that_is_gone(
 ) -> None:
     old = disk(tmp_path, "6.1.0-50-cloud-amd64")
 
-    assert hint_about(old, UNDEFINED, archive).endswith("the ordinary kernel has: --kernel amd64")
+    assert ordinary_kernel_hint(old, UNDEFINED, archive).endswith(
+        "the ordinary kernel has: --kernel amd64"
+    )
 
 
 @pytest.mark.parametrize("broken", ["no headers", "no kernel", "no list", "a list of nonsense"])
@@ -140,7 +142,7 @@ def test_without_the_archive_nothing_is_said(tmp_path: Path, archive: Any, broke
     else:
         symvers.write_text("hwmon_register\n")
 
-    assert hint_about(disk(tmp_path), UNDEFINED, archive) == ""
+    assert ordinary_kernel_hint(disk(tmp_path), UNDEFINED, archive) == ""
 
 
 def test_another_architecture_has_an_ordinary_kernel_of_its_own(tmp_path: Path) -> None:
@@ -148,6 +150,6 @@ def test_another_architecture_has_an_ordinary_kernel_of_its_own(tmp_path: Path) 
     archive: Any = FakeArchive(TrialCache(tmp_path / "cache"), (cloud, ordinary), ARM64)
     put_headers(archive.cache.path("headers", ordinary), ordinary, HWMON, "")
 
-    hint = hint_about(disk(tmp_path, cloud, ARM64), UNDEFINED, archive, "nodeside try w")
+    hint = ordinary_kernel_hint(disk(tmp_path, cloud, ARM64), UNDEFINED, archive, "nodeside try w")
 
     assert hint.endswith("nodeside try w --kernel arm64")

@@ -9,7 +9,7 @@ import pytest
 
 from nodeside.errors import NoSpace, SystemRefused, UsageError
 from nodeside.system.files import publish_bytes
-from nodeside.trial.owned_place import owned_place
+from nodeside.trial.owned_place import open_place
 
 SOMEBODY = 12345
 
@@ -46,9 +46,9 @@ def test_what_is_written_belongs_to_the_owner_of_the_place(theirs: Path, tmp_pat
     (tree / "link").symlink_to("deep/chip.c")
     (tree / "away").symlink_to("/usr/src/elsewhere")
 
-    with owned_place(theirs / "new" / "chip") as place:
-        assert not place.has("driver.yaml")
-        place.write({"driver.yaml": b"yaml"}, tree)
+    with open_place(theirs / "new" / "chip") as place:
+        assert not place.has_name("driver.yaml")
+        place.write_files({"driver.yaml": b"yaml"}, tree)
 
     chip = theirs / "new" / "chip"
     assert (chip / "driver.yaml").read_text() == "yaml"
@@ -60,10 +60,10 @@ def test_what_is_written_belongs_to_the_owner_of_the_place(theirs: Path, tmp_pat
 @as_root
 def test_a_directory_that_is_changed_for_a_link_is_not_followed(theirs: Path, ours: Path) -> None:
     """Between the look and the writing, a build may take minutes."""
-    with owned_place(theirs) as place:
+    with open_place(theirs) as place:
         theirs.rename(theirs.with_name("elsewhere"))
         theirs.symlink_to(ours)
-        place.write({"file": b"mine"})
+        place.write_files({"file": b"mine"})
 
     assert content(ours) == {"file": "precious"}
     assert content(theirs.with_name("elsewhere")) == {"file": "mine"}
@@ -74,25 +74,25 @@ def test_links_in_the_place_lead_to_nothing_of_root(
     theirs: Path, ours: Path, tmp_path: Path
 ) -> None:
     (theirs / "file").symlink_to(ours / "file")
-    with owned_place(theirs) as place:
-        place.write({"file": b"mine"})
+    with open_place(theirs) as place:
+        place.write_files({"file": b"mine"})
     assert content(ours) == {"file": "precious"}
 
     (theirs / ".nodeside-unpacked").symlink_to(ours)
     tree = tmp_path / "tree"
     tree.mkdir()
     (tree / "file").write_text("mine")
-    with owned_place(theirs) as place, pytest.raises(SystemRefused):
-        place.write({}, tree)
+    with open_place(theirs) as place, pytest.raises(SystemRefused):
+        place.write_files({}, tree)
     assert content(ours) == {"file": "precious"}
 
 
 @as_root
 def test_a_place_below_a_link_to_roots_is_not_written_to(theirs: Path, ours: Path) -> None:
-    with owned_place(theirs / "a" / "b") as place:
+    with open_place(theirs / "a" / "b") as place:
         (theirs / "a").symlink_to(ours)
         with pytest.raises(SystemRefused):
-            place.write({"file": b"mine"})
+            place.write_files({"file": b"mine"})
 
     assert content(ours) == {"file": "precious"}
     assert not (ours / "b").exists()
@@ -111,12 +111,12 @@ def test_what_another_user_makes_in_tmp_while_a_build_runs_is_not_written_to(
     source.mkdir()
     (source / "file").write_text("mine")
 
-    with owned_place(tmp / "ci" / "report") as place:
+    with open_place(tmp / "ci" / "report") as place:
         (tmp / "ci").mkdir()
         os.chown(tmp / "ci", SOMEBODY, SOMEBODY)
         (tmp / "ci" / "report").symlink_to(ours)
         with pytest.raises(SystemRefused, match="ci appeared meanwhile, and is a directory of"):
-            place.write({"file": b"mine"}, source if tree else None)
+            place.write_files({"file": b"mine"}, source if tree else None)
 
     assert content(ours) == {"file": "precious"}
     assert [path.name for path in (tmp / "ci").iterdir()] == ["report"]
@@ -131,8 +131,8 @@ def test_root_writes_in_tmp_if_nobody_interferes(tmp_path: Path) -> None:
     tmp.chmod(0o1777)
 
     for path in (tmp, tmp / "new" / "deep"):
-        with owned_place(path) as place:
-            place.write({"file": b"mine"}, tmp_path / "tree")
+        with open_place(path) as place:
+            place.write_files({"file": b"mine"}, tmp_path / "tree")
         assert (path / "file").read_text() == "mine"
         assert (path / "src" / "chip.c").stat().st_uid == 0
 
@@ -142,9 +142,9 @@ def test_a_source_that_is_there_stays(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "chip.c").write_text(name)
 
-    with owned_place(tmp_path) as place:
-        assert place.has("src")
-        place.write({}, tmp_path / "tree")
+    with open_place(tmp_path) as place:
+        assert place.has_name("src")
+        place.write_files({}, tmp_path / "tree")
 
     assert (tmp_path / "src" / "chip.c").read_text() == "src"
 
@@ -155,7 +155,7 @@ def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path: Path) -> None
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with (
             pytest.raises(UsageError, match="is a file: expected a directory"),
-            owned_place(path),
+            open_place(path),
         ):
             pass
 
@@ -163,9 +163,9 @@ def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path: Path) -> None
 def test_a_link_to_nowhere_is_there(tmp_path: Path) -> None:
     (tmp_path / "trial.yaml").symlink_to("nowhere")
 
-    with owned_place(tmp_path) as place:
-        assert place.has("trial.yaml")
-        assert not place.has("driver.yaml")
+    with open_place(tmp_path) as place:
+        assert place.has_name("trial.yaml")
+        assert not place.has_name("driver.yaml")
 
 
 def test_what_cannot_be_written_whole_is_not_written(
@@ -181,8 +181,8 @@ def test_what_cannot_be_written_whole_is_not_written(
         real(path, data)
 
     monkeypatch.setattr("nodeside.trial.owned_place.publish_bytes", full)
-    with owned_place(tmp_path) as place, pytest.raises(NoSpace):
-        place.write({"old": b"new", "first": b"1", "last": b"2"})
+    with open_place(tmp_path) as place, pytest.raises(NoSpace):
+        place.write_files({"old": b"new", "first": b"1", "last": b"2"})
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["old"]
 
@@ -192,7 +192,7 @@ def test_what_a_killed_one_left_is_not_in_the_source(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).touch()
 
-    with owned_place(tmp_path / "new") as place:
-        place.write({}, tmp_path / "tree")
+    with open_place(tmp_path / "new") as place:
+        place.write_files({}, tmp_path / "tree")
 
     assert [path.name for path in (tmp_path / "new" / "src").iterdir()] == ["chip.c"]

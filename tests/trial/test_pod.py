@@ -13,7 +13,7 @@ import pytest
 from nodeside.errors import ExitCode
 from nodeside.spec.pci import PciId
 from nodeside.system.process import Completed
-from nodeside.trial.pod import BootOptions, _Pod, crash_site
+from nodeside.trial.pod import BootOptions, _Pod, find_crash_site
 from nodeside.trial.progress import Progress
 
 PATCH = "--- a/chip.c\n+++ b/chip.c\n-wrong\n+right\n"
@@ -41,7 +41,7 @@ def test_of_a_long_output_the_end_is_kept() -> None:
     ],
 )
 def test_the_place_of_a_crash_is_told_on_either_architecture(line: str, site: str) -> None:
-    assert crash_site(f"[    9.0] kernel BUG at edu.c:1!\n{line}\n") == site
+    assert find_crash_site(f"[    9.0] kernel BUG at edu.c:1!\n{line}\n") == site
 
 
 def test_a_crash_is_a_result_that_names_the_place_of_it() -> None:
@@ -113,7 +113,7 @@ def test_a_driver_that_is_ready_without_its_device_is_told_so(
 ) -> None:
     pod = pod_that_says("0x8086\n0x1237\n0x1234\n0x11e8\n", io.StringIO(), wanted)
 
-    assert len(pod._missing_notes()) == notes
+    assert len(pod._notes_on_missing_device()) == notes
 
 
 @pytest.mark.parametrize(
@@ -133,6 +133,6 @@ def test_devices_that_modules_are_for_and_hardware_does_not_name_are_told(
     )
     pod = pod_that_says(said, io.StringIO(), wanted)
 
-    notes = pod._unnamed_notes()
+    notes = pod._notes_on_unnamed_devices()
 
     assert [left in note for note in notes] == [True] * bool(left)

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from nodeside.trial import result
-from nodeside.trial.owned_place import owned_place
+from nodeside.trial.owned_place import open_place
 from nodeside.trial.pod import CommandRun, TrialRun
 from nodeside.trial.report_files import as_junit, as_page, write_report
 from tests.trial.runs import REPORT, broken, ready, run
@@ -133,7 +133,7 @@ def test_no_run_is_a_page_too() -> None:
 
 
 def test_the_files_are_written_for_whoever_owns_the_place(tmp_path: Path) -> None:
-    with owned_place(tmp_path / "out" / "put") as place:
+    with open_place(tmp_path / "out" / "put") as place:
         write_report(place, "edu", [ready(), broken()])
 
     names = sorted(path.name for path in (tmp_path / "out" / "put").iterdir())

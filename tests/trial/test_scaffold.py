@@ -17,7 +17,7 @@ from nodeside.spec import json_schema, load
 from nodeside.spec.model import Driver
 from nodeside.spec.pci import PciId
 from nodeside.trial import scaffold
-from nodeside.trial.owned_place import owned_place
+from nodeside.trial.owned_place import open_place
 from nodeside.trial.target.draft import Draft
 from nodeside.trial.target.side_file import TrialAdditions, read_side_file
 from tests import yaml_in_c as yaml
@@ -39,9 +39,9 @@ def a_module(name: str = "chip", *aliases: str, **parameters: str) -> ModuleFile
 
 def written(draft: Draft, directory: Path, source: str = ".") -> Driver:
     (directory / "drivers" / "chip").mkdir(parents=True, exist_ok=True)
-    texts = scaffold.file_texts(draft, source, "0.1")
-    with owned_place(directory) as place:
-        place.write({name: text.encode() for name, text in texts.items()})
+    texts = scaffold.make_file_texts(draft, source, "0.1")
+    with open_place(directory) as place:
+        place.write_files({name: text.encode() for name, text in texts.items()})
     return load(directory / "driver.yaml")
 
 
@@ -135,9 +135,9 @@ def test_an_editor_finds_the_schema(tmp_path: Path) -> None:
 
 
 def test_each_file_that_is_there_is_named(tmp_path: Path) -> None:
-    with owned_place(tmp_path / "new") as place:
+    with open_place(tmp_path / "new") as place:
         scaffold.require_absent(place)
-    with owned_place(tmp_path) as place:
+    with open_place(tmp_path) as place:
         scaffold.require_absent(place)
         (tmp_path / "Containerfile").symlink_to("nowhere")
         (tmp_path / "trial.yaml").touch()

@@ -172,7 +172,7 @@ def again(
     made = session._Session(TryOptions(target, ("6.1",)), workshop, Path(), progress)
     kernels: Any = (SimpleNamespace(compiler="gcc-12"),)
     target_: Any = None
-    return made._with_dependencies(target_, kernels, (run(exit_code=10),))
+    return made._try_with_dependencies(target_, kernels, (run(exit_code=10),))
 
 
 def test_what_a_package_depends_on_is_added_to_the_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:

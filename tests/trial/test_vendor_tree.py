@@ -33,7 +33,7 @@ def test_files_directories_links_modes_and_times_are_kept(tree: Path, tmp_path: 
     os.utime(tree / "configure", (1, 2))
     (tree / ".git").mkdir()
 
-    vendor_tree.copy(tree, tmp_path / "copy", leave_out=(".git",))
+    vendor_tree.copy_tree(tree, tmp_path / "copy", leave_out=(".git",))
 
     copy = tmp_path / "copy"
     assert sorted(str(p.relative_to(copy)) for p in copy.rglob("*")) == [
@@ -49,7 +49,7 @@ def test_files_directories_links_modes_and_times_are_kept(tree: Path, tmp_path: 
 def test_a_link_to_a_tree_names_the_tree(tree: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("tree")
 
-    vendor_tree.copy(tmp_path / "link", tmp_path / "copy")
+    vendor_tree.copy_tree(tmp_path / "link", tmp_path / "copy")
 
     assert (tmp_path / "copy" / "src" / "hello.c").read_text() == "// hello\n"
 
@@ -58,7 +58,7 @@ def test_the_copy_gives_nobody_rights(tree: Path, tmp_path: Path) -> None:
     (tree / "src" / "hello.c").chmod(0o6777)
     (tree / "src").chmod(0o3777)
 
-    vendor_tree.copy(tree, tmp_path / "copy")
+    vendor_tree.copy_tree(tree, tmp_path / "copy")
 
     assert mode(tmp_path / "copy" / "src" / "hello.c") == 0o755
     assert mode(tmp_path / "copy" / "src") == 0o755
@@ -70,17 +70,17 @@ def test_pipes_sockets_and_devices_are_refused_by_name(
     special = tree / "src" / "special"
     os.mkfifo(special)
     with pytest.raises(TargetError, match=r"src/special is a named pipe"):
-        vendor_tree.copy(tree, tmp_path / "copy")
+        vendor_tree.copy_tree(tree, tmp_path / "copy")
 
     special.unlink()
     monkeypatch.chdir(special.parent)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind("special")
     with pytest.raises(TargetError, match=r"src/special is a socket"):
-        vendor_tree.copy(tree, tmp_path / "copy")
+        vendor_tree.copy_tree(tree, tmp_path / "copy")
 
     with pytest.raises(TargetError, match=r"/dev/\S+ is a "):
-        vendor_tree.copy(Path("/dev"), tmp_path / "copy")
+        vendor_tree.copy_tree(Path("/dev"), tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
 
 
@@ -91,7 +91,7 @@ def test_a_tree_that_is_too_large_is_refused_before_it_is_copied(
         file.truncate((vendor_tree.LIMIT_MIB << 20) + 1)  # sparse
 
     with pytest.raises(TargetError, match=r"holds 2049 MiB, the limit is 2048 MiB"):
-        vendor_tree.copy(tree, tmp_path / "copy")
+        vendor_tree.copy_tree(tree, tmp_path / "copy")
 
     assert not (tmp_path / "copy").exists()
 
@@ -100,4 +100,4 @@ def test_a_tree_without_a_bottom_is_refused(tree: Path, tmp_path: Path) -> None:
     (tree / "/".join("d" * 200)).mkdir(parents=True)
 
     with pytest.raises(TargetError, match="nested more than 100 deep"):
-        vendor_tree.copy(tree, tmp_path / "copy")
+        vendor_tree.copy_tree(tree, tmp_path / "copy")

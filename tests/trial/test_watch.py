@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from nodeside.trial.cli import trial
 from nodeside.trial.machine.containers import DRIVER, with_image
-from nodeside.trial.watch import await_change, look_at
+from nodeside.trial.watch import await_change, read_look
 
 
 @pytest.fixture
@@ -37,35 +37,35 @@ def nothing() -> None:
 
 
 def test_a_save_is_a_change_and_what_git_writes_is_none(source: Path) -> None:
-    before = look_at(source)
+    before = read_look(source)
     (source / ".git" / "index").write_text("changed")
-    assert look_at(source) == before
+    assert read_look(source) == before
 
     (source / "src" / "chip.c").write_text("int chip;")
-    assert look_at(source) != before
+    assert read_look(source) != before
 
 
 def test_a_file_that_comes_or_goes_is_a_change(source: Path) -> None:
-    before = look_at(source)
+    before = read_look(source)
     (source / "src" / "new.c").touch()
-    assert look_at(source) != before
+    assert read_look(source) != before
     (source / "src" / "new.c").unlink()
-    assert look_at(source) == before
+    assert read_look(source) == before
 
 
 def test_links_are_not_followed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (source / "loop").symlink_to(".")
     (source / "away").symlink_to(elsewhere)
-    before = look_at(source)
+    before = read_look(source)
     (elsewhere / "file").touch()
-    assert look_at(source) == before
+    assert read_look(source) == before
 
 
 def test_what_an_editor_does_in_several_steps_is_one_change(source: Path) -> None:
     """It writes another file, and then renames it."""
     file, other = source / "src" / "chip.c", source / "src" / "chip.c.new"
-    before = look_at(source)
+    before = read_look(source)
 
     now = await_change(
         source,
@@ -73,7 +73,7 @@ def test_what_an_editor_does_in_several_steps_is_one_change(source: Path) -> Non
         pauses(nothing, lambda: other.write_text("new"), lambda: os.replace(other, file), nothing),
     )
 
-    assert now == look_at(source)
+    assert now == read_look(source)
     assert str(other) not in now
 
 

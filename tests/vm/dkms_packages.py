@@ -134,7 +134,7 @@ class DkmsPackages:
         evaluate = dkms_tree.make_evaluator(self.kernel, self._toolkit)
         build = partial(self.workshop.build, self.kernel)
         try:
-            target.prepare(name, scratch / "image", self.workshop.archive, evaluate, build)
+            target.prepare_target(name, scratch / "image", self.workshop.archive, evaluate, build)
         except TargetError:
             return None  # such as dh-dkms, which helps to make packages
         (scratch / "image").rename(self.images / name)

@@ -184,8 +184,10 @@ class Pod:
         manifest = bundle.manifest
         place = f"{under}/{manifest.driver}/{bundle.directory.name}"
         for file in manifest.files():
-            self.machine.put(f"{place}/{file.file}", (bundle.directory / file.file).read_bytes())
-        self.machine.put(f"{place}/{MANIFEST}", (bundle.directory / MANIFEST).read_bytes())
+            self.machine.write_file(
+                f"{place}/{file.file}", (bundle.directory / file.file).read_bytes()
+            )
+        self.machine.write_file(f"{place}/{MANIFEST}", (bundle.directory / MANIFEST).read_bytes())
         return place
 
     def node(self, *argv: str, check: bool = True) -> str:

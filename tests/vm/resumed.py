@@ -159,12 +159,12 @@ class Resumed(Machine):
         self._monitor = _monitor(files)
         self.warm = WarmDriver(self)
 
-    def first_words(self) -> str:
+    def await_agent(self) -> str:
         until(self._has_loaded, "the saved state to be read", timeout=_SECONDS)
         self._caretaker = self.adopt(self._standing.caretaker)
         self.warm.adopt(self._standing.driver)
         qmp.ask(self._monitor, "cont")
-        return self.get("/proc/sys/kernel/random/boot_id").decode().strip()
+        return self.read_file("/proc/sys/kernel/random/boot_id").decode().strip()
 
     def take(
         self,
@@ -254,7 +254,7 @@ def _has_saved(monitor: Path) -> bool:
 def _packed(image: Path, scratch: Path) -> bytes:
     """The driver image as the payload would have it: files of root's, and what we would copy."""
     tree, archive = scratch / "driver-image", scratch / "driver-image.tar.gz"
-    vendor_tree.copy(image, tree, leave_out=(".git",))
+    vendor_tree.copy_tree(image, tree, leave_out=(".git",))
     with tarfile.open(archive, "w:gz", compresslevel=1) as packed:
         packed.add(tree, ".", filter=_of_root)
     return archive.read_bytes()

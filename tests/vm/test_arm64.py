@@ -22,7 +22,7 @@ from nodeside.trial.architecture import ARM64
 from nodeside.trial.errors import MachineLost
 from nodeside.trial.host import build as host_build
 from nodeside.trial.machine.kernel_disk import KernelDisk
-from nodeside.trial.pod import crash_site
+from nodeside.trial.pod import find_crash_site
 from nodeside.trial.progress import Progress
 from nodeside.trial.workshop import Workshop
 from tests.patience import patience
@@ -93,7 +93,7 @@ def test_a_kernel_with_larger_pages_loads_unloads_and_loads_again_and_says_where
         with pytest.raises(MachineLost):
             pod.driver("load", of="crashing")
         assert machine.splats()[0].startswith("kernel BUG at ")
-        site = crash_site(machine.serial_log())
+        site = find_crash_site(machine.serial_log())
         assert re.fullmatch(r"small_init\+0x[0-9a-f]+/\S+ \[crashing\]", site)
 
 

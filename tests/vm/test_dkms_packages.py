@@ -116,7 +116,7 @@ def test_what_init_writes_for_a_package_is_the_driver_that_got_ready(
         settings = BuildSettings(BuildKind.DKMS, modules)
         draft = Draft(tried.name, tried.spec.version, settings, tuple(files))
         (tmp_path / "driver.yaml").write_text(
-            scaffold.file_texts(draft, "src", "0.1")["driver.yaml"]
+            scaffold.make_file_texts(draft, "src", "0.1")["driver.yaml"]
         )
 
         made = load(tmp_path / "driver.yaml").spec

@@ -150,7 +150,7 @@ def test_what_was_built_and_then_changed_by_somebody_is_not_used(
     pod.until(f"ls {SHARED}/results/*-1.json")
     module = (drivers.directory / "waiting" / "src" / "module.bin").read_bytes()
     place = pod.node("sh", "-c", f"ls {SHARED}/out/*/modules/tiny.ko").strip()
-    pod.machine.put(place, module.replace(b"init returns", b"INIT RETURNS"))
+    pod.machine.write_file(place, module.replace(b"init returns", b"INIT RETURNS"))
 
     pod.driver("run", "--once", of="waiting")
     assert pod.said("tiny: INIT RETURNS") == 0

@@ -195,9 +195,9 @@ def test_limits_of_a_container_are_seen_in_it(machine: Machine) -> None:
 def test_files_of_the_node_are_written_and_read(machine: Machine) -> None:
     data = bytes(range(256)) * 3000
 
-    machine.put("/run/nodeside/data", data)
+    machine.write_file("/run/nodeside/data", data)
 
-    assert machine.get("/run/nodeside/data") == data
+    assert machine.read_file("/run/nodeside/data") == data
     assert shell(machine, "stat -c %s /host/run/nodeside/data") == str(len(data))
 
 

@@ -87,7 +87,7 @@ def test_only_a_stranger_keeps_a_module_that_a_service_holds(
     give("edu")
     document = json.loads((image.directory / "edu" / "driver.yaml").read_text())
     document["spec"]["source"]["path"] = "/driver-image/edu/src"
-    pod.machine.put(_MOUNTED, json.dumps(document).encode())
+    pod.machine.write_file(_MOUNTED, json.dumps(document).encode())
     place = {"NODESIDE_DRIVER": f"/host{_MOUNTED}"}
     driver = pod.start_driver("run", env=place, where="privileged-driver")
     driver.says.until(_READY)
@@ -95,7 +95,7 @@ def test_only_a_stranger_keeps_a_module_that_a_service_holds(
 
     with held_open(pod, "/dev/edu0"):
         document["spec"]["modules"] = parameters(timeout_ms="3000")
-        pod.machine.put(_MOUNTED, json.dumps(document).encode())
+        pod.machine.write_file(_MOUNTED, json.dumps(document).encode())
         driver.says.until(r"cannot unload edu: edu is held by .* of python3")
         assert processes(pod) == pids
         assert not driver.says.matching("stopping a service|leaving hook=")
@@ -115,7 +115,7 @@ def test_files_that_a_consumer_has_open_stay_over_an_upgrade(
     spec["source"]["path"] = "/driver-image/edu/src"
     spec |= {"userspace": {"paths": ["/usr/bin/sleep"]}, "services": [], "hooks": {}}
     spec["validate"] = {"devices": ["/dev/edu0"]}
-    pod.machine.put(_MOUNTED, json.dumps(document).encode())
+    pod.machine.write_file(_MOUNTED, json.dumps(document).encode())
     place = {"NODESIDE_DRIVER": f"/host{_MOUNTED}"}
     driver = pod.start_driver("run", env=place)
     driver.says.until(_READY)
@@ -127,7 +127,7 @@ def test_files_that_a_consumer_has_open_stay_over_an_upgrade(
     says.until("held")
 
     spec["userspace"]["paths"] = ["/usr/bin/sleep", "/usr/bin/env"]
-    pod.machine.put(_MOUNTED, json.dumps(document).encode())
+    pod.machine.write_file(_MOUNTED, json.dumps(document).encode())
     driver.says.until("these files are current", times=2)
     assert len(versions(pod)) == 2
 
@@ -136,10 +136,10 @@ def test_files_that_a_consumer_has_open_stay_over_an_upgrade(
         pod.until(f'grep -q "$(readlink {_FILES}/current)" {_SEEN}')
         seen = json.loads(pod.node("cat", _SEEN))
         seen["seconds"] -= _GRACE
-        pod.machine.put(_SEEN, json.dumps(seen).encode())
+        pod.machine.write_file(_SEEN, json.dumps(seen).encode())
         times = len(driver.says.matching("validate: done")) + 1
         spec["validate"]["timeoutSeconds"] = seconds
-        pod.machine.put(_MOUNTED, json.dumps(document).encode())
+        pod.machine.write_file(_MOUNTED, json.dumps(document).encode())
         driver.says.until("validate: done", times=times)
 
     look_with(11)

@@ -84,7 +84,7 @@ def machine(resume: Resume, image: DriverImage) -> Iterator[Machine]:
 def insmod(pod: Pod, module: Path) -> None:
     """Load a module as a person would who knows nothing of nodeside."""
     place = f"/tmp/by-hand/{module.name}"
-    pod.machine.put(place, module.read_bytes())
+    pod.machine.write_file(place, module.read_bytes())
     pod.node("insmod", place)
 
 
@@ -341,7 +341,7 @@ def test_quotes_around_blanks_reach_the_module_as_the_command_line_has_them(
 def test_soft_dependencies_get_the_options_of_the_hosts_modprobe_d(pod: Pod, give: Give) -> None:
     """The pod has no mount of /etc/modprobe.d."""
     give("softly")
-    pod.machine.put(
+    pod.machine.write_file(
         "/etc/modprobe.d/of-the-tests.conf",
         b"options dummy numdummies=1 \\\n  numdummies=3\ninstall loop /bin/touch /tmp/ran\n",
     )

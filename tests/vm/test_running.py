@@ -57,20 +57,20 @@ def test_a_running_container_follows_its_driver_yaml(
     give("edu")
     document = json.loads((image.directory / "edu" / "driver.yaml").read_text())
     document["spec"]["source"]["path"] = "/driver-image/edu/src"
-    pod.machine.put(f"{_MOUNTED}/driver.yaml", json.dumps(document).encode())
+    pod.machine.write_file(f"{_MOUNTED}/driver.yaml", json.dumps(document).encode())
     place = {"NODESIDE_DRIVER": f"/host{_MOUNTED}/driver.yaml"}
     driver = pod.start_driver("run", "--verbose", env=place)
     driver.says.until(_READY)
     assert pod.parameter("timeout_ms") == "2000"
 
     document["spec"]["modules"] = parameters(timeout_ms="3000")
-    pod.machine.put(f"{_MOUNTED}/driver.yaml", json.dumps(document).encode())
+    pod.machine.write_file(f"{_MOUNTED}/driver.yaml", json.dumps(document).encode())
 
     driver.says.until(_READY, times=2)
     assert driver.says.matching("looking again.*why=input")
     assert pod.parameter("timeout_ms") == "3000"
 
-    pod.machine.put(f"{_MOUNTED}/driver.yaml", b"{ half a document")
+    pod.machine.write_file(f"{_MOUNTED}/driver.yaml", b"{ half a document")
     driver.says.until(r"driver\.yaml:1:\d+: not YAML")
     assert pod.loaded(), "a driver.yaml that cannot be read is no reason to unload"
 

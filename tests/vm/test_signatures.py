@@ -71,7 +71,7 @@ def test_what_the_sidecar_built_is_signed_before_it_is_cached_and_loaded(
     assert built["source"] == "built"
     (cached,) = pod.node("sh", "-c", f"ls {CACHE}/tiny/*/modules/tiny.ko").splitlines()
     module = tmp_path / "tiny.ko"
-    module.write_bytes(pod.machine.get(cached))
+    module.write_bytes(pod.machine.read_file(cached))
     verify_module(module, drivers.directory / "key" / "certificate.pem")
     from_sidecar = tmp_path / "unsigned.ko"
     from_sidecar.write_bytes((drivers.directory / "built" / "src" / "module.bin").read_bytes())

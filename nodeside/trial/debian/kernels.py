@@ -51,7 +51,7 @@ def _image_pattern(architecture: Architecture) -> re.Pattern[str]:
     )
 
 
-def from_names(
+def kernels_among(
     names: Iterable[str], architecture: Architecture = AMD64
 ) -> tuple[AvailableKernel, ...]:
     """Return the kernels among package names, oldest first. Signed images win over unsigned."""
@@ -108,7 +108,7 @@ def _compiler_of_package(package: str, archive: Archive) -> str:
 
 
 def available_kernels(archive: Archive) -> tuple[AvailableKernel, ...]:
-    return from_names(archive.names(), archive.architecture)
+    return kernels_among(archive.names(), archive.architecture)
 
 
 def default_series(archive: Archive) -> str:

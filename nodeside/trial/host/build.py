@@ -79,7 +79,7 @@ def build_on_host(
         *("--kernel-arch", kernel.architecture.machine),
     ]
     env = {"PYTHONPATH": str(Path(nodeside.__file__).parent.parent)}
-    if kept is not None and _take_kept(words, env, kept, cache):
+    if kept is not None and _copy_kept_bundle(words, env, kept, cache):
         progress.say(f"the bundle for {kernel.release} is there: nothing has changed since")
         return HostBuild(kernel.release, ExitCode.OK, cache)
     progress.say(f"building for {kernel.release} in the toolkit's root file system on this host")
@@ -93,10 +93,10 @@ def build_on_host(
             env=env,
             timeout=driver.spec.build.timeout_seconds + 120,
             check=False,
-            on_line=partial(_tell_once, progress, "host    |"),
+            on_line=partial(_print_without_command, progress, "host    |"),
         )
     if kept is not None and done.exit_code == ExitCode.OK:
-        _take_kept(words, env, kept, cache)
+        _copy_kept_bundle(words, env, kept, cache)
     hint = _last_message(done.output, "hint: ")
     return HostBuild(
         kernel.release,
@@ -114,13 +114,18 @@ def print_build_line(progress: Progress, prefix: str, line: str) -> None:
     progress.line(prefix, line if ours else _BUILD_DIRECTORY.sub("", line))
 
 
-def _tell_once(progress: Progress, prefix: str, line: str) -> None:
-    """Leave out how to repeat a command: its directories are gone when the build has ended."""
+def _print_without_command(progress: Progress, prefix: str, line: str) -> None:
+    """Print a line of a build, unless it tells how to repeat a command.
+
+    The directories of such a command are gone when the build has ended.
+    """
     if line != BY_HAND and not line.startswith("cd /shared/out/"):
         print_build_line(progress, prefix, line)
 
 
-def _take_kept(words: Sequence[str], env: Mapping[str, str], kept: Path, cache: Path) -> bool:
+def _copy_kept_bundle(
+    words: Sequence[str], env: Mapping[str, str], kept: Path, cache: Path
+) -> bool:
     """Copy the bundle from `kept`; return False if it is not there.
 
     Without a toolkit, `driver build` only looks.
@@ -136,12 +141,12 @@ def _take_kept(words: Sequence[str], env: Mapping[str, str], kept: Path, cache: 
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(bundle, target)
         os.utime(bundle)
-    _forget_the_oldest(kept)
+    _remove_oldest_bundles(kept)
     return True
 
 
-def _forget_the_oldest(kept: Path) -> None:
-    """Another trial may do the same."""
+def _remove_oldest_bundles(kept: Path) -> None:
+    """Remove all but the latest bundles in `kept`. Another trial may do the same meanwhile."""
     with suppress(FileNotFoundError):
         every = sorted(kept.glob("*/*/manifest.json"), key=lambda path: path.parent.stat().st_mtime)
         for old in every[:-_KEPT]:

@@ -1,11 +1,11 @@
 """A container on this machine, for work that needs a root file system but no virtual machine.
 
-`entrance` yields the `wrapper` for a command that `nodeside.system.process` runs. The wrapper moves
+`make_entrance` yields the `wrapper` for a command of `nodeside.system.process`. The wrapper moves
 the child into namespaces of its own, onto an overlay whose upper layer is in memory. No other
 process sees the mounts, and they end with the command. The command dies with this process, and is
 killed first if the machine runs out of memory. All this takes root.
 
-    with entrance(layers, scratch, binds) as enter:
+    with make_entrance(layers, scratch, binds) as enter:
         process.run(argv, env=ENVIRONMENT, wrapper=enter, timeout=60)
 """
 
@@ -48,7 +48,7 @@ UNPRIVILEGED = (
 
 
 @contextmanager
-def entrance(
+def make_entrance(
     layers: Sequence[Path],
     scratch: Path,
     binds: Mapping[Path, str],
@@ -62,7 +62,7 @@ def entrance(
     at most `upper_bytes`.
     """
     try:
-        yield _make_entrance(layers, scratch, binds, upper_bytes)
+        yield _make_wrapper(layers, scratch, binds, upper_bytes)
     except WrapperFailed as exc:
         raise SystemRefused(
             f"cannot enter a container of {layers[-1]}: a namespace or a mount was refused",
@@ -70,7 +70,7 @@ def entrance(
         ) from exc
 
 
-def _make_entrance(
+def _make_wrapper(
     layers: Sequence[Path], scratch: Path, binds: Mapping[Path, str], upper_bytes: int
 ) -> Callable[[], None]:
     layer, root = scratch / "layer", scratch / "root"

@@ -28,7 +28,7 @@ from nodeside.trial.progress import Progress
 _DEADLINE = 3600.0  # seconds, as that of a driver.yaml that says nothing
 
 
-def built_modules(
+def discover_modules(
     tree: Path,
     settings: BuildSettings,
     kernel: KernelDisk,

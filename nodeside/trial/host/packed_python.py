@@ -13,7 +13,7 @@ from nodeside.driver.handoff import relocatable_python, zipapp
 from nodeside.system import process
 from nodeside.system.scratch import scratch_directory
 from nodeside.trial.cache import TrialCache, digest_of
-from nodeside.trial.host.container import ENVIRONMENT, OWN_PROCESSES, entrance
+from nodeside.trial.host.container import ENVIRONMENT, OWN_PROCESSES, make_entrance
 from nodeside.trial.progress import Progress
 
 _PACK = (
@@ -22,7 +22,7 @@ _PACK = (
 )
 
 
-def make(driver_root: Path, cache: TrialCache, progress: Progress) -> Path:
+def pack_cached_python(driver_root: Path, cache: TrialCache, progress: Progress) -> Path:
     """Return the directory of the packed Python."""
     packers = (zipapp, relocatable_python)
     code = b"".join(Path(str(module.__file__)).read_bytes() for module in packers)
@@ -33,7 +33,7 @@ def make(driver_root: Path, cache: TrialCache, progress: Progress) -> Path:
         binds = {Path(nodeside.__file__).parent.parent: "/opt/nodeside", directory: "/out"}
         with (
             scratch_directory("pack") as scratch,
-            entrance((driver_root,), scratch, binds) as enter,
+            make_entrance((driver_root,), scratch, binds) as enter,
         ):
             process.run(
                 [*OWN_PROCESSES, "/usr/bin/python3", "-P", "-B", "-c", _PACK],

@@ -20,7 +20,7 @@ from typing import IO
 from nodeside.driver.handoff.provide import provide_toolkit, sidecar_command
 from nodeside.protocol.shared_directory import SharedDir
 from nodeside.system import process
-from nodeside.trial.host.container import ENVIRONMENT, UNPRIVILEGED, entrance
+from nodeside.trial.host.container import ENVIRONMENT, UNPRIVILEGED, make_entrance
 from nodeside.trial.machine.kernel_disk import KernelDisk
 
 _GOODBYE = 5.0  # seconds for the sidecar to end after SIGTERM
@@ -53,7 +53,7 @@ class HostToolkit:
         self.scratch.mkdir(parents=True, exist_ok=True)
         provide_toolkit(self.shared, self._python)
         layers = (self.kernel.tree, self.toolkit)
-        with entrance(layers, self.scratch, {self.shared.root: "/shared"}) as enter:
+        with make_entrance(layers, self.scratch, {self.shared.root: "/shared"}) as enter:
             self._child = process.start(
                 [*UNPRIVILEGED, *sidecar_command(Path("/shared"))],
                 env=ENVIRONMENT,

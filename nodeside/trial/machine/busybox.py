@@ -16,7 +16,7 @@ from nodeside.trial.machine import initramfs
 _PACKAGE = "busybox-static"
 
 
-def make(archive: Archive, cache: TrialCache) -> Path:
+def provide_busybox(archive: Archive, cache: TrialCache) -> Path:
     """Return the program. That of this host may be missing."""
     if not archive.architecture.is_foreign:
         return initramfs.BUSYBOX

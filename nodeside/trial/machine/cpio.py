@@ -18,23 +18,23 @@ class CpioArchive:
     _parts: list[bytes] = field(default_factory=list)
     _directories: set[str] = field(default_factory=set)
 
-    def file(self, name: str, data: bytes, mode: int = 0o644) -> None:
+    def add_file(self, name: str, data: bytes, mode: int = 0o644) -> None:
         self._add_parents(name)
         self._add_entry(name, stat.S_IFREG | mode, data)
 
-    def directory(self, name: str) -> None:
+    def add_directory(self, name: str) -> None:
         self._add_parents(f"{name}/")
 
-    def link(self, name: str, target: str) -> None:
+    def add_link(self, name: str, target: str) -> None:
         self._add_parents(name)
         self._add_entry(name, stat.S_IFLNK | 0o777, target.encode())
 
-    def device(self, name: str, major: int, minor: int) -> None:
+    def add_device(self, name: str, major: int, minor: int) -> None:
         """Add a character device."""
         self._add_parents(name)
         self._add_entry(name, stat.S_IFCHR | 0o600, b"", device=(major, minor))
 
-    def data(self) -> bytes:
+    def to_bytes(self) -> bytes:
         return b"".join(
             [*self._parts, _encode_entry(_TRAILER, 0, b"", (0, 0), len(self._parts) + 1)]
         )

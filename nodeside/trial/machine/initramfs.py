@@ -42,7 +42,7 @@ exec switch_root /node /bin/sh /payload/agent
 """
 
 
-def build(modules: Path, busybox: Path | None = None) -> bytes:
+def build_initramfs(modules: Path, busybox: Path | None = None) -> bytes:
     """Return the archive for the kernel whose `/lib/modules/<release>` is at `modules`.
 
     `busybox` is a static one for the machine, by default this host's.
@@ -52,14 +52,14 @@ def build(modules: Path, busybox: Path | None = None) -> bytes:
         raise TrialError(f"{busybox} is missing", hint="apt-get install busybox-static")
     archive = CpioArchive()
     for directory in ("proc", "sys", "dev", "node", "run"):
-        archive.directory(directory)
-    archive.device("dev/console", 5, 1)
-    archive.file("bin/busybox", busybox.read_bytes(), 0o755)
+        archive.add_directory(directory)
+    archive.add_device("dev/console", 5, 1)
+    archive.add_file("bin/busybox", busybox.read_bytes(), 0o755)
     for applet in _APPLETS:
-        archive.link(f"bin/{applet}", "busybox")
-    archive.file("init", _INIT.encode(), 0o755)
+        archive.add_link(f"bin/{applet}", "busybox")
+    archive.add_file("init", _INIT.encode(), 0o755)
     _add_modules(archive, modules)
-    return archive.data()
+    return archive.to_bytes()
 
 
 def _add_modules(archive: CpioArchive, modules: Path) -> None:
@@ -67,9 +67,9 @@ def _add_modules(archive: CpioArchive, modules: Path) -> None:
     order = load_order(_NEEDED, tree)
     network = [name for name in load_order(_NETWORK, tree) if name not in order]
     for name in (*order, *network):
-        archive.file(f"modules/{name}.ko", _read_uncompressed(modules / tree.paths[name]))
+        archive.add_file(f"modules/{name}.ko", _read_uncompressed(modules / tree.paths[name]))
     for file, names in (("order", order), ("network", network)):
-        archive.file(f"modules/{file}", "".join(f"{name}.ko\n" for name in names).encode())
+        archive.add_file(f"modules/{file}", "".join(f"{name}.ko\n" for name in names).encode())
 
 
 def load_order(names: Iterable[str], tree: InTree) -> list[str]:

@@ -54,12 +54,12 @@ class KernelDisk:
         return self.directory / "tree"
 
 
-def make(
+def make_kernel_disk(
     kernel: AvailableKernel, archive: Archive, cache: TrialCache, progress: Progress
 ) -> KernelDisk:
     """Return the kernel's disk from the cache, or make it from the archive."""
     name = f"{kernel.release}-{RECIPE}{'' if kernel.headers else '-bare'}"
-    maker = _Maker(kernel, archive, busybox.make(archive, cache), progress)
+    maker = _Maker(kernel, archive, busybox.provide_busybox(archive, cache), progress)
     directory = cache.make("kernels", name, maker.fill, needs_mib=2048)
     record = read_untrusted(directory / "kernel.json")
     if record is None:
@@ -91,7 +91,7 @@ class _Maker:
         for name in ("boot", "usr/share"):
             shutil.rmtree(tree / name, ignore_errors=True)
         _run_depmod(tree / "usr", release)
-        (directory / "initramfs").write_bytes(initramfs.build(modules, self.busybox))
+        (directory / "initramfs").write_bytes(initramfs.build_initramfs(modules, self.busybox))
         disks.make_ext4(tree, directory / "kernel.ext4", label="kernel")
         for name in ("kernel", "vdso"):  # the modules are in the image; the tree is for builds
             shutil.rmtree(modules / name, ignore_errors=True)

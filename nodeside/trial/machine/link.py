@@ -69,11 +69,13 @@ class MachineLink:
         self._socket.close()
         self._reader.join(timeout=5)
 
-    def hello(self, timeout: float) -> dict[str, Any]:
+    def await_hello(self, timeout: float) -> dict[str, Any]:
         """Return the agent's first event: the machine has booted."""
-        return self.next(self._conversations[0], timeout, "the agent in the machine")
+        return self.next_event(self._conversations[0], timeout, "the agent in the machine")
 
-    def ask(self, op: str, *, on_data: OnData | None = None, **fields: object) -> Conversation:
+    def send_request(
+        self, op: str, *, on_data: OnData | None = None, **fields: object
+    ) -> Conversation:
         """Send a request under a new id. `on_data` gets output as it comes, on another thread."""
         with self._lock:
             self._last += 1
@@ -81,18 +83,18 @@ class MachineLink:
             self._conversations[talk.id] = talk
         if self._lost:
             talk.events.put({"event": "lost"})
-        self.tell(op, talk, **fields)
+        self.send_about(op, talk, **fields)
         return talk
 
-    def adopt(self, id: int, *, on_data: OnData | None = None) -> Conversation:
-        """Go on with what another host's end began. New ids come after this one."""
+    def adopt_conversation(self, id: int, *, on_data: OnData | None = None) -> Conversation:
+        """Continue a conversation that another connection began. New ids come after its id."""
         talk = Conversation(id, on_data=on_data)
         with self._lock:
             self._last = max(self._last, id)
             self._conversations[id] = talk
         return talk
 
-    def tell(self, op: str, about: Conversation, **fields: object) -> None:
+    def send_about(self, op: str, about: Conversation, **fields: object) -> None:
         """Send a request about an existing id."""
         line = (json.dumps({"op": op, "id": about.id, **fields}) + "\n").encode()
         try:
@@ -101,7 +103,7 @@ class MachineLink:
         except OSError as exc:
             raise MachineLost(f"the machine is gone{self._reason_in_words()}") from exc
 
-    def next(self, talk: Conversation, timeout: float, what: str) -> dict[str, Any]:
+    def next_event(self, talk: Conversation, timeout: float, what: str) -> dict[str, Any]:
         """Return a conversation's next event. Raises DeadlinePassed, MachineLost, TrialError."""
         try:
             event = talk.events.get(timeout=max(0.0, timeout))
@@ -116,20 +118,22 @@ class MachineLink:
             raise TrialError(f"the agent in the machine: {event['message']} (for: {what})")
         return event
 
-    def until(self, talk: Conversation, kind: str, timeout: float, what: str) -> dict[str, Any]:
+    def await_event(
+        self, talk: Conversation, kind: str, timeout: float, what: str
+    ) -> dict[str, Any]:
         """Return the first event of this kind; others are dropped."""
         deadline = time.monotonic() + timeout
         while True:
-            event = self.next(talk, deadline - time.monotonic(), what)
+            event = self.next_event(talk, deadline - time.monotonic(), what)
             if event["event"] == kind:
                 return event
 
-    def forget(self, talk: Conversation) -> None:
+    def drop_conversation(self, talk: Conversation) -> None:
         with self._lock:
             self._conversations.pop(talk.id, None)
 
     def _reason_in_words(self) -> str:
-        """Return why the machine is gone, as an appendix to an error."""
+        """Return why the machine is gone, to be appended to an error."""
         odd = f"; its agent sent {self._odd}, so the connection was closed" if self._odd else ""
         return f"{odd}{self._why_lost()}"
 
@@ -140,8 +144,8 @@ class MachineLink:
                     if line.endswith(b"\n"):  # otherwise the machine died in the middle of it
                         self._deliver_event(_parse_event(line))
                     elif len(line) == _LINE_BYTES:
-                        raise _Odd("an endless line")
-        except _Odd as odd:
+                        raise _OddEvent("an endless line")
+        except _OddEvent as odd:
             self._odd = str(odd)
         except OSError:
             pass
@@ -164,34 +168,34 @@ class MachineLink:
             return
         if event["event"] not in _STREAMS:
             if talk.events.qsize() >= _UNREAD:
-                raise _Odd("more events than were asked for")
+                raise _OddEvent("more events than were asked for")
             talk.events.put(event)
         elif talk.on_data is not None:
             try:
                 data = base64.b64decode(event["data"])
             except ValueError:
-                raise _Odd("data that is not base64") from None
+                raise _OddEvent("data that is not base64") from None
             talk.on_data(event["event"], data)
 
 
-class _Odd(Exception):
+class _OddEvent(Exception):
     """An event that the agent does not send."""
 
 
 def _parse_event(line: bytes) -> dict[str, Any]:
-    """Parse and check one event. Raises _Odd."""
+    """Parse and check one event. Raises _OddEvent."""
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):
-        raise _Odd("a line that is not JSON") from None
+        raise _OddEvent("a line that is not JSON") from None
     kind = event.get("event") if isinstance(event, dict) else None
     if not isinstance(kind, str) or kind not in _EVENTS:
-        raise _Odd("an unknown event")
+        raise _OddEvent("an unknown event")
     if type(event.get("id", 0)) is not int:
-        raise _Odd("an event without an id")
+        raise _OddEvent("an event without an id")
     required = _EVENTS[kind]
     if required is not None and type(event.get(required[0])) is not required[1]:
-        raise _Odd(f"{kind} without {required[0]}")
+        raise _OddEvent(f"{kind} without {required[0]}")
     if kind == "exit" and not -signal.NSIG <= event["code"] <= 255:
-        raise _Odd("an impossible exit code")
+        raise _OddEvent("an impossible exit code")
     return dict(event)

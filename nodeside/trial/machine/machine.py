@@ -128,29 +128,32 @@ class GuestProcess:
         return self._conversation.id
 
     def begin(self, **fields: object) -> None:
-        self._talk = self._link.ask(
+        """Start the process in the machine. `fields` are those of the agent's request."""
+        self._talk = self._link.send_request(
             "start", argv=list(self.argv), on_data=self._take_output, **fields
         )
-        told = self._link.until(self._talk, "started", _ANSWER_SECONDS, shlex.join(self.argv))
-        self.pid = int(told["pid"])
+        started = self._link.await_event(
+            self._talk, "started", _ANSWER_SECONDS, shlex.join(self.argv)
+        )
+        self.pid = int(started["pid"])
 
     def go_on(self, before: GuestProcess) -> None:
-        """Be the process that was begun as `before`, over another connection."""
-        self._talk = self._link.adopt(before.id, on_data=self._take_output)
+        """Take over the process that was begun as `before` over another connection."""
+        self._talk = self._link.adopt_conversation(before.id, on_data=self._take_output)
         self.pid = before.pid
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         """Send a signal. As PID 1 of its container, the process may ignore all but SIGKILL."""
-        self._link.tell("signal", self._conversation, signal=int(number))
+        self._link.send_about("signal", self._conversation, signal=int(number))
 
     def write(self, data: bytes | None) -> None:
         """Write to its standard input; None closes it."""
         encoded = None if data is None else base64.b64encode(data).decode()
-        self._link.tell("input", self._conversation, data=encoded)
+        self._link.send_about("input", self._conversation, data=encoded)
 
     def resize(self, rows: int, columns: int) -> None:
         """Set the size of its terminal."""
-        self._link.tell("resize", self._conversation, rows=rows, columns=columns)
+        self._link.send_about("resize", self._conversation, rows=rows, columns=columns)
 
     def poll(self) -> int | None:
         """Return the exit code, or None while it runs."""
@@ -161,11 +164,13 @@ class GuestProcess:
     def wait(self, timeout: float) -> Completed:
         """Wait for the end. Raises DeadlinePassed; the process then keeps running."""
         if self._code is None:
-            event = self._link.until(self._conversation, "exit", timeout, shlex.join(self.argv))
+            event = self._link.await_event(
+                self._conversation, "exit", timeout, shlex.join(self.argv)
+            )
             self._code = int(event["code"])
             for stream in self._streams.values():
                 stream.end()
-            self._link.forget(self._conversation)
+            self._link.drop_conversation(self._conversation)
         elapsed = time.monotonic() - self._started
         return Completed(self.argv, self._code, self.output, self.errors, elapsed)
 
@@ -246,9 +251,9 @@ class Machine:
                 hint=f"the whole console: {self.files.serial}",
             )
 
-    def first_words(self) -> str:
-        """Return the boot ID, once the agent talks to us. One that is resumed does so otherwise."""
-        return str(self._link.hello(_BOOT_SECONDS)["boot_id"])
+    def await_agent(self) -> str:
+        """Wait for the agent's first event; return the boot ID in it."""
+        return str(self._link.await_hello(_BOOT_SECONDS)["boot_id"])
 
     # --- commands
 
@@ -327,23 +332,23 @@ class Machine:
             raise ToolError(done)
         return done
 
-    def put(self, path: str, data: bytes | IO[bytes], mode: int = 0o644) -> None:
+    def write_file(self, path: str, data: bytes | IO[bytes], mode: int = 0o644) -> None:
         """Write a file of the node. An open file is read in pieces."""
         file = io.BytesIO(data) if isinstance(data, bytes) else data
         append = False
         while (piece := file.read(_CHUNK)) or not append:
             chunk = base64.b64encode(piece).decode()
-            talk = self._link.ask("write", path=path, data=chunk, mode=mode, append=append)
-            self._link.until(talk, "done", _ANSWER_SECONDS, f"writing {path}")
-            self._link.forget(talk)
+            talk = self._link.send_request("write", path=path, data=chunk, mode=mode, append=append)
+            self._link.await_event(talk, "done", _ANSWER_SECONDS, f"writing {path}")
+            self._link.drop_conversation(talk)
             append = True
 
-    def get(self, path: str) -> bytes:
+    def read_file(self, path: str) -> bytes:
         """Read a file of the node."""
         data = _Stream(None)
-        talk = self._link.ask("read", path=path, on_data=lambda _, chunk: data.add(chunk))
-        self._link.until(talk, "done", _ANSWER_SECONDS, f"reading {path}")
-        self._link.forget(talk)
+        talk = self._link.send_request("read", path=path, on_data=lambda _, chunk: data.add(chunk))
+        self._link.await_event(talk, "done", _ANSWER_SECONDS, f"reading {path}")
+        self._link.drop_conversation(talk)
         return data.whole(path)
 
     # --- the end
@@ -353,8 +358,8 @@ class Machine:
         if hard:
             self._stop_qemu()
             return
-        talk = self._link.ask("power-off")
-        self._link.until(talk, "done", _ANSWER_SECONDS, "power-off")
+        talk = self._link.send_request("power-off")
+        self._link.await_event(talk, "done", _ANSWER_SECONDS, "power-off")
         self.await_off(_ANSWER_SECONDS)
 
     def await_off(self, timeout: float) -> None:
@@ -384,7 +389,7 @@ class Machine:
 
     def _await_boot(self) -> None:
         try:
-            self.boot_id = self.first_words()
+            self.boot_id = self.await_agent()
         except MachineLost as exc:
             raise TrialError(
                 f"the machine did not boot{self._why_lost()}",

@@ -30,7 +30,7 @@ _DIRECTORIES = (
 )  # fmt: skip
 
 
-def make(
+def make_node_disk(
     driver: Path,
     toolkit: Path,
     cache: TrialCache,

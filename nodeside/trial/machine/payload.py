@@ -38,7 +38,7 @@ main()
 """
 
 
-def make(
+def make_payload_disk(
     image: Path,
     *,
     driver_image: Path | None,
@@ -52,14 +52,14 @@ def make(
     (tree / "python").mkdir(parents=True)
     package = Path(nodeside.__file__).parent
     shutil.copytree(package, tree / "python" / "nodeside", ignore=_is_cache, symlinks=True)
-    compile_package(tree / "python" / "nodeside", driver_root, architecture)
+    compile_to_bytecode(tree / "python" / "nodeside", driver_root, architecture)
     _write_script(tree / "agent", _agent_script(architecture))
     (tree / "bin").mkdir()
     _write_script(tree / "bin" / "nodeside", _COMMAND)
     if driver_image is None:
         (tree / "driver-image").mkdir()
     else:
-        vendor_tree.copy(driver_image, tree / "driver-image", leave_out=(".git",))
+        vendor_tree.copy_tree(driver_image, tree / "driver-image", leave_out=(".git",))
     (tree / "toolkit").mkdir()
     process.run(["cp", "-a", python, tree / "toolkit" / "python"], timeout=120)
     pack_program(tree / "python", tree / "toolkit" / "toolkit.pyz", driver_root, architecture)
@@ -85,7 +85,7 @@ def _write_script(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def compile_package(package: Path, root: Path, architecture: Architecture = AMD64) -> None:
+def compile_to_bytecode(package: Path, root: Path, architecture: Architecture = AMD64) -> None:
     """Byte-compile with the Python that will read it; this saves seconds under emulation."""
     compile_all = ("-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", package)
     _run_python(root, architecture, *compile_all)

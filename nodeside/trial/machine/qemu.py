@@ -179,12 +179,12 @@ def require_qemu(architecture: Architecture) -> None:
         )
 
 
-def device_names(words: Sequence[str]) -> tuple[str, ...]:
+def device_models(words: Sequence[str]) -> tuple[str, ...]:
     """Return the models among `-device` arguments: `edu` for `edu,dma_mask=0xffffffff`."""
     return tuple(word.split(",", 1)[0] for word in words)
 
 
-def known_devices(architecture: Architecture = AMD64) -> frozenset[str]:
+def list_device_models(architecture: Architecture = AMD64) -> frozenset[str]:
     """Return every device model that this QEMU has."""
     machine = ("-accel", "tcg", "-machine", architecture.qemu_machine)
     text = process.run([architecture.qemu, *machine, "-device", "help"], timeout=30).output
@@ -206,7 +206,7 @@ def require_devices(devices: Sequence[str], architecture: Architecture) -> None:
     """Raise UsageError for an unknown device; QEMU's own message would come a minute later."""
     if not devices:
         return
-    unknown = sorted(set(device_names(devices)) - known_devices(architecture))
+    unknown = sorted(set(device_models(devices)) - list_device_models(architecture))
     if unknown:
         raise UsageError(
             f"QEMU has no device named {', '.join(unknown) or '(nothing)'}",

@@ -80,13 +80,13 @@ def run_shell(machine: Machine, *, toolkit: int) -> None:
         ended.set()
 
     threading.Thread(target=watch, daemon=True).start()
-    with _raw_terminal(), _following_size(child):
+    with _raw_terminal(), _follow_terminal_size(child):
         while not ended.is_set():
             if select([sys.stdin], [], [], 0.1)[0]:
                 child.write(os.read(sys.stdin.fileno(), 4096))
 
 
-def edits_as_patch(machine: Machine) -> str:
+def make_patch_of_edits(machine: Machine) -> str:
     """Return what was edited in the shell, as a patch for the driver image."""
     script = (
         f"cd {EDITED_IMAGE} && cd $(mktemp -d) && "
@@ -112,7 +112,7 @@ def _raw_terminal() -> Iterator[None]:
 
 
 @contextmanager
-def _following_size(child: GuestProcess) -> Iterator[None]:
+def _follow_terminal_size(child: GuestProcess) -> Iterator[None]:
     """Set the size of the machine's terminal to this one's, now and on every change."""
 
     def tell(*_: object) -> None:

@@ -43,7 +43,7 @@ class Candidate:
 
     `modules` are those that it names, `tables` the buses of the device tables in its sources. It is
     `configured` if a configure in `configured_at` makes that file, `computed` if its list is only
-    known when it runs, and `nameless` if its modules have the names that somebody else gives it.
+    known when it runs, and `nameless` if whoever builds it gives its modules their names.
     With a `dkms_conf`, dkms builds there, and `lists` tells whether kbuild can do so too.
     """
 
@@ -64,7 +64,7 @@ class Candidate:
 
     @property
     def aside(self) -> bool:
-        """Return whether it has, or is in, a directory of tests or examples by its name."""
+        """Return whether a part of its path is named like tests, examples or tools."""
         return any(_ASIDE.fullmatch(part) for part in self.parts)
 
     def in_words(self) -> str:
@@ -91,7 +91,7 @@ def candidates_in_words(candidates: Iterable[Candidate]) -> str:
 def candidates_of(tree: Path) -> tuple[Candidate, ...]:
     """Return the directories, the highest first and those of tests last.
 
-    None is returned that another one builds too.
+    Those that another directory builds too are left out.
     """
     found: list[Candidate] = []
     built: set[str] = set()
@@ -149,16 +149,16 @@ def _narrow_down(
     left = with_table or highest
     alike = [each for each in left if _is_named_like(each, name)]
     yield alike, "alone is named like the source, of those with obj-m"
-    yield _in_order_of_makefiles(tree, left), "alone is in the Makefile above, of those with obj-m"
+    yield _sort_by_makefiles(tree, left), "alone is in the Makefile above, of those with obj-m"
     least = min((len(each.parts) for each in left), default=0)
     if not with_table:
         yield [each for each in left if len(each.parts) == least], "the highest of those with obj-m"
 
 
-def drivers_to_choose_from(tree: Path, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the candidates that may be meant, those that a Makefile above lists in its order."""
+def list_likely_drivers(tree: Path, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return the candidates that may be meant, first those that a Makefile lists, in its order."""
     highest = _highest_candidates([each for each in candidates if not each.aside])
-    listed = _in_order_of_makefiles(tree, highest)
+    listed = _sort_by_makefiles(tree, highest)
     return [*listed, *(each for each in highest if each not in listed)] or [*candidates]
 
 
@@ -222,10 +222,11 @@ def _plain_name(name: str) -> str:
     return name.lower().replace("-", "_")
 
 
-def _in_order_of_makefiles(tree: Path, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the candidates that a Makefile above them names, in its order; no library of it.
+def _sort_by_makefiles(tree: Path, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return the candidates that a Makefile above them names, in its order.
 
-    A library has no name of its own (`obj-m := $(NAME).o`).
+    Libraries are left out, unless there is nothing else. A library is a directory whose module gets
+    its name from whoever builds it (`obj-m := $(NAME).o`).
     """
     by_directory = {each.directory: each for each in candidates}
     above = {each.parts[:depth]: None for each in candidates for depth in range(len(each.parts))}

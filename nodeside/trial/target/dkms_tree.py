@@ -29,7 +29,7 @@ from nodeside.toolkit_sidecar.failure import BuildFailed
 from nodeside.toolkit_sidecar.headers import Headers, read_headers
 from nodeside.trial import vendor_tree
 from nodeside.trial.errors import TargetError
-from nodeside.trial.host.container import ENVIRONMENT, UNPRIVILEGED, entrance
+from nodeside.trial.host.container import ENVIRONMENT, UNPRIVILEGED, make_entrance
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.values import frozen
 
@@ -44,10 +44,10 @@ _PLACEHOLDER = re.compile(
     r"#\w+#|@\w+@|%\w+%|\{\{|\$[({\w]|<\w+>|^__\w+$|^_*(?:[A-Z]+_)*VERSION(?:_[A-Z]+)*_*$"
 )
 
-Evaluator = Callable[[Path], "Evaluated"]
+Evaluator = Callable[[Path], "EvaluatedConf"]
 
 
-class Evaluated:
+class EvaluatedConf:
     """The values of a dkms.conf for one kernel."""
 
     def __init__(self, values: Values, kernel: Kernel, headers: Headers) -> None:
@@ -63,10 +63,10 @@ class Evaluated:
         try:
             plan = dkms.make_plan(self.values, self.kernel, self.headers)
         except BuildFailed:
-            return self._every_module()
+            return self._list_every_module()
         return tuple(product.file.stem for product in plan.products)
 
-    def _every_module(self) -> tuple[str, ...]:
+    def _list_every_module(self) -> tuple[str, ...]:
         built, installed = self.values["BUILT_MODULE_NAME"], self.values["DEST_MODULE_NAME"]
         indices = sorted({*built, *installed}) or [0]
         default = self.values.first("PACKAGE_NAME")
@@ -77,7 +77,7 @@ class Evaluated:
 def make_evaluator(kernel: KernelDisk, toolkit: Path) -> Evaluator:
     """Return a function that evaluates the dkms.conf of a tree for this kernel."""
 
-    def evaluate(tree: Path) -> Evaluated:
+    def evaluate(tree: Path) -> EvaluatedConf:
         directory = Path("/usr/src") / f"linux-headers-{kernel.release}"
         headers = Headers(directory, kernel.release, "")
         target = Kernel(kernel.release, "", kernel.architecture.machine)
@@ -94,7 +94,7 @@ def make_evaluator(kernel: KernelDisk, toolkit: Path) -> Evaluator:
             layer.mkdir()
             _copy_for_everyone(tree, layer / "tree")
             layers = (layer, kernel.tree, toolkit)
-            with entrance(layers, scratch, {out: "/out"}, upper_bytes=_WRITTEN_LIMIT) as enter:
+            with make_entrance(layers, scratch, {out: "/out"}, upper_bytes=_WRITTEN_LIMIT) as enter:
                 limit = ("prlimit", f"--fsize={_DUMP_LIMIT}", "--")
                 argv = [*UNPRIVILEGED, *limit, "env", f"--chdir={step.cwd}", *step.argv]
                 with suppress(process.ToolTimeout):  # then it has left no values
@@ -106,14 +106,14 @@ def make_evaluator(kernel: KernelDisk, toolkit: Path) -> Evaluator:
                 f"{_TIMEOUT:g} s, so it has no values",
                 hint=f"bash -n {tree}/dkms.conf",
             )
-        return Evaluated(values, target, read_headers(kernel.tree / directory.relative_to("/")))
+        return EvaluatedConf(values, target, read_headers(kernel.tree / directory.relative_to("/")))
 
     return evaluate
 
 
 def _copy_for_everyone(tree: Path, copy: Path) -> None:
     """Make a copy that every user can change, whatever the modes of the original are."""
-    vendor_tree.copy(tree, copy)
+    vendor_tree.copy_tree(tree, copy)
     process.run(["chmod", "-R", "a+rwX", copy], timeout=60)
 
 
@@ -174,7 +174,7 @@ def is_placeholder(value: str) -> bool:
     return not value or (len(value) <= _LONGEST and bool(_PLACEHOLDER.search(value)))
 
 
-def describe(tree: Path, evaluate: Evaluator, conf: Path | None = None) -> dict[str, Any]:
+def describe_dkms_tree(tree: Path, evaluate: Evaluator, conf: Path | None = None) -> dict[str, Any]:
     """Return the driver.yaml of a dkms tree, as values. Raises TargetError.
 
     `conf` is what the user calls its dkms.conf.

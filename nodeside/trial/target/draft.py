@@ -61,7 +61,7 @@ class Failure:
 
     @property
     def built_nothing(self) -> bool:
-        """Whether there was nothing to build in this way, as in a Makefile for kbuild only."""
+        """Return whether this way found nothing to build, as in a Makefile for kbuild only."""
         return isinstance(self.error, ToolkitBuildFailed) and (
             self.error.result.failure is FailureKind.NO_MODULE
             or _NO_TARGET.search(self.error.first_error) is not None
@@ -70,7 +70,7 @@ class Failure:
 
 @frozen
 class Built:
-    """A way, and the modules that it has built; else those that the source names."""
+    """A way to build, and the modules it has built; if it failed, `named` has the source's."""
 
     way: BuildSettings
     files: tuple[ModuleFile, ...]
@@ -142,7 +142,7 @@ def draft_of(
     if built is not None:
         return _make_draft(place.name, plan, wishes, built, failures)
     if plan.undecided:
-        raise undecided_error(place, plan, wishes, _in_lines(_say_most_first(failures)))
+        raise undecided_error(place, plan, wishes, _failures_in_lines(_sort_failures(failures)))
     return _draft_of_failure(place.name, plan, wishes, failures)
 
 
@@ -165,13 +165,13 @@ def _build_first(
     return None, failures
 
 
-def _say_most_first(failures: Sequence[Failure]) -> tuple[Failure, ...]:
-    """Return the failures, that of what the vendor wrote first: it got furthest."""
+def _sort_failures(failures: Sequence[Failure]) -> tuple[Failure, ...]:
+    """Return the failures, first that of the vendor's own way to build: it got furthest."""
     ranks = {BuildKind.DKMS: 0, BuildKind.COMMAND: 1, BuildKind.KBUILD: 2}
     return tuple(sorted(failures, key=lambda each: (each.built_nothing, ranks[each.way.kind])))
 
 
-def _in_lines(failures: Sequence[Failure]) -> list[str]:
+def _failures_in_lines(failures: Sequence[Failure]) -> list[str]:
     return [f"also tried {way_in_words(each.way)}: {each.line}" for each in failures]
 
 
@@ -182,7 +182,7 @@ def _draft_of_failure(
 
     Raises the first error if it names none, or if there is no way to try.
     """
-    ordered = _say_most_first(failures)
+    ordered = _sort_failures(failures)
     named = wishes.own.modules
     listed = plan.chosen.modules if plan.chosen is not None else ()
     if plan.conf is not None and not plan.template:
@@ -193,7 +193,7 @@ def _draft_of_failure(
     if not named:
         error = ordered[0].error
         notes = [plan.template] if plan.template else []
-        error.args = ("\n".join((str(error), *_in_lines(ordered[1:]), *notes)),)
+        error.args = ("\n".join((str(error), *_failures_in_lines(ordered[1:]), *notes)),)
         raise error
     draft = _make_draft(directory, plan, wishes, Built(ordered[0].way, (), named), ordered)
     return replace(draft, problem=str(ordered[0].error))
@@ -205,7 +205,7 @@ def _make_draft(
     own, way = wishes.own, built.way
     conf = plan.conf if way.kind is BuildKind.DKMS and not plan.template else None
     first = own.modules or (plan.chosen.modules if plan.chosen else ())
-    files = tuple(sorted(built.files, key=lambda file: _place_of(file.name, first)))
+    files = tuple(sorted(built.files, key=lambda file: _position_in(file.name, first)))
     modules = conf.modules if conf else tuple(file.name for file in files) or built.named
     guesses: dict[str, str] = {}
     if not files and conf is None:
@@ -233,7 +233,7 @@ def _make_draft(
     )
 
 
-def _place_of(name: str, order: Sequence[str]) -> int:
+def _position_in(name: str, order: Sequence[str]) -> int:
     names = [each.replace("-", "_") for each in order]
     return names.index(name) if name in names else len(names)
 

@@ -44,7 +44,7 @@ class OwnDriver:
     guessed: bool = False
 
 
-NOTHING = OwnDriver()
+NO_OWN_DRIVER = OwnDriver()
 
 
 def read_own_driver(path: Path, tree: Path, source: str) -> OwnDriver:

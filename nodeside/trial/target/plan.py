@@ -22,7 +22,7 @@ from nodeside.trial.target.candidates import (
     candidates_in_words,
     candidates_of,
     choose_likeliest,
-    drivers_to_choose_from,
+    list_likely_drivers,
 )
 from nodeside.trial.target.dkms_tree import (
     DkmsTree,
@@ -30,7 +30,7 @@ from nodeside.trial.target.dkms_tree import (
     read_dkms_tree,
     template_in_words,
 )
-from nodeside.trial.target.own_driver import NOTHING, OwnDriver
+from nodeside.trial.target.own_driver import NO_OWN_DRIVER, OwnDriver
 from nodeside.trial.target.ways import likely_ways
 from nodeside.values import frozen
 
@@ -58,7 +58,7 @@ class Wishes:
     directory: str = ""
     command: tuple[str, ...] = ()
     version: str = ""
-    own: OwnDriver = NOTHING
+    own: OwnDriver = NO_OWN_DRIVER
     options: tuple[str, ...] = ()
 
 
@@ -67,8 +67,10 @@ NO_WISHES = Wishes()
 
 @frozen
 class Need:
-    """A dkms package that BUILD_DEPENDS names, the Driver that has its modules by its usual name,
-    and the directory of its source, if that is beside in the same tree.
+    """A dkms package that BUILD_DEPENDS names.
+
+    `driver` is the usual name of the Driver with its modules, and `directory` that of its source,
+    "" unless it is in the same tree.
     """
 
     package: str
@@ -80,8 +82,8 @@ class Need:
 class Plan:
     """The ways to try, and what was found before that.
 
-    `undecided` if there are several drivers, and nothing speaks for one of them. `template` says
-    that a dkms.conf is none yet.
+    It is `undecided` if there are several drivers, and nothing speaks for one of them. `template`
+    says that the dkms.conf is only a template, "" if it is not.
     """
 
     ways: tuple[BuildSettings, ...]
@@ -131,7 +133,7 @@ def plan_of(source: Source, wishes: Wishes) -> Plan:
             conf, template = _read_conf(source, way.directory)
         needs = _needs_of(source, conf, candidates)
         return Plan((way,), candidates, conf=conf, template=template, needs=needs)
-    chosen, why = _choose(source, candidates)
+    chosen, why = _choose_directory(source, candidates)
     plan = _plan_for(source, candidates, chosen, why)
     if not plan.ways and not candidates:
         raise TargetError(
@@ -158,7 +160,7 @@ def undecided_error(
             "'make driver', or take a release of the source",
         )
     init = f"{source.init_command(wishes)} --directory"
-    drivers = drivers_to_choose_from(source.tree, candidates)
+    drivers = list_likely_drivers(source.tree, candidates)
     commands = [f"{init} {shlex.quote(each.directory)}" for each in drivers[:_COMMANDS]]
     more = ", or another" if len(drivers) > _COMMANDS else ""
     what = "several drivers, and nothing in it speaks for one of them"
@@ -171,7 +173,9 @@ def undecided_error(
     )
 
 
-def _choose(source: Source, candidates: Sequence[Candidate]) -> tuple[Candidate | None, str]:
+def _choose_directory(
+    source: Source, candidates: Sequence[Candidate]
+) -> tuple[Candidate | None, str]:
     """Return the directory to build in and why: the one with a dkms.conf, else the likeliest."""
     packaged = [each for each in candidates if each.dkms_conf and not each.aside]
     if packaged and packaged[0].directory == ".":

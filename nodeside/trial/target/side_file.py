@@ -98,9 +98,9 @@ def _find_mistakes(values: Any) -> Iterator[Mistake]:
         if key not in ("devices", "commands"):
             yield Mistake((key,), "unknown field")
     devices, commands = values.get("devices", []), values.get("commands", [])
-    yield from _no_words(("devices",), devices)
+    yield from _find_list_mistakes(("devices",), devices)
     for index, device in enumerate(devices if _is_short(devices) else ()):
-        if isinstance(device, str) and (problem := reaches_host(device)):
+        if isinstance(device, str) and (problem := host_access_message(device)):
             yield Mistake(("devices", index), f"{in_brief(device)}: {problem}", _BY_HAND)
     if not isinstance(commands, list):
         yield Mistake(("commands",), f"expected a list of argvs, got {in_brief(commands)}")
@@ -108,12 +108,12 @@ def _find_mistakes(values: Any) -> Iterator[Mistake]:
     if len(commands) > _COMMANDS:
         yield Mistake(("commands",), f"expected at most {_COMMANDS} commands, got {len(commands)}")
     for index, argv in enumerate(commands):
-        yield from _no_words(("commands", index), argv)
+        yield from _find_list_mistakes(("commands", index), argv)
         if argv == []:
             yield Mistake(("commands", index), "expected a program and its arguments")
 
 
-def _no_words(place: Place, value: Any) -> Iterator[Mistake]:
+def _find_list_mistakes(place: Place, value: Any) -> Iterator[Mistake]:
     if not isinstance(value, list):
         yield Mistake(place, f"expected a list of strings, got {in_brief(value)}")
         return
@@ -131,7 +131,7 @@ def _is_short(words: Any) -> bool:
     return sum(len(word) + 1 for word in words if isinstance(word, str)) <= _CHARACTERS
 
 
-def reaches_host(device: str) -> str:
+def host_access_message(device: str) -> str:
     """Return why a vendor may not add this `-device`, as a clause; "" if it stays in the machine.
 
     A property that is in `_TEXT_KEYS` may have a plain word, any other one a number or a switch.

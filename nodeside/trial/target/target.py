@@ -48,7 +48,7 @@ class TrialTarget:
     extras: TrialAdditions = NO_ADDITIONS
 
 
-def prepare(
+def prepare_target(
     name: str,
     image: Path,
     archive: Archive,
@@ -83,7 +83,7 @@ def package_tree(name: str, directory: Path, archive: Archive) -> Path:
         raise TargetError(f"{name}: no such file or directory", hint=_MAY_BE)
     archive = _archive_with(name, archive)
     _require_dkms_package(name, archive)
-    return _unpacked_tree(name, directory, archive)
+    return _unpack_package_tree(name, directory, archive)
 
 
 def _archive_with(name: str, archive: Archive) -> Archive:
@@ -117,9 +117,9 @@ def _from_path(
         except dkms_tree.TemplateError as error:  # then it is built as any source without one
             archive.progress.say(f"{error}, so it is not used")
     image.mkdir()
-    vendor_tree.copy(path, image / "src", leave_out=LEFT_OUT)
+    vendor_tree.copy_tree(path, image / "src", leave_out=LEFT_OUT)
     draft = draft_of(image / "src", path, evaluate, build, wishes)
-    vendor_tree.create(image / "driver.yaml", write_yaml(draft.document("src")).encode())
+    vendor_tree.replace_file(image / "driver.yaml", write_yaml(draft.document("src")).encode())
     return TrialTarget(load(image / "driver.yaml"), image, read_side_file(path / SIDE_FILE))
 
 
@@ -132,14 +132,14 @@ def _from_document(document: Path, image: Path) -> TrialTarget:
     with disk_errors(document):
         real = vendor_tree.require_inside(document)
     _with_paths_inside(load(document), document)  # says what is wrong before anything is copied
-    vendor_tree.copy(directory, image, leave_out=LEFT_OUT)
+    vendor_tree.copy_tree(directory, image, leave_out=LEFT_OUT)
     copy = image / "driver.yaml"
     with open_untrusted(real, limit=SIZE_LIMIT) as file:
-        vendor_tree.create(copy, file.read())
+        vendor_tree.replace_file(copy, file.read())
     driver = load(copy)
     inside = _with_paths_inside(driver, document)
     if inside != driver:
-        vendor_tree.create(copy, dump(inside).encode())
+        vendor_tree.replace_file(copy, dump(inside).encode())
     _with_paths_inside(inside, copy)
     return TrialTarget(inside, image, read_side_file(directory / SIDE_FILE))
 
@@ -191,10 +191,10 @@ def _with_paths_inside(driver: Driver, document: Path) -> Driver:
 def _from_dkms(
     tree: Path, image: Path, evaluate: Evaluator, extras: TrialAdditions = NO_ADDITIONS
 ) -> TrialTarget:
-    document = dkms_tree.describe(tree, evaluate)
+    document = dkms_tree.describe_dkms_tree(tree, evaluate)
     image.mkdir()
-    vendor_tree.copy(tree, image / "src", leave_out=LEFT_OUT)
-    vendor_tree.create(image / "driver.yaml", write_yaml(document).encode())
+    vendor_tree.copy_tree(tree, image / "src", leave_out=LEFT_OUT)
+    vendor_tree.replace_file(image / "driver.yaml", write_yaml(document).encode())
     return TrialTarget(load(image / "driver.yaml"), image, extras)
 
 
@@ -221,7 +221,7 @@ def _did_you_mean(name: str, names: Iterable[str]) -> str:
     return f"did you mean {' or '.join(f'{stem}{_DKMS}' for stem in near)}? " if near else ""
 
 
-def _unpacked_tree(name: str, scratch: Path, archive: Archive) -> Path:
+def _unpack_package_tree(name: str, scratch: Path, archive: Archive) -> Path:
     """Return the tree of a Debian package below /usr/src, unmodified."""
     archive.progress.say(f"fetching {name}")
     unpacked = scratch / "package"
@@ -236,7 +236,7 @@ def _unpacked_tree(name: str, scratch: Path, archive: Archive) -> Path:
         archive.progress.say(f"{name} has no dkms tree of its own; it depends on {needed}")
         shutil.rmtree(unpacked)
         shutil.rmtree(downloads)
-        return _unpacked_tree(needed, scratch, archive)
+        return _unpack_package_tree(needed, scratch, archive)
     if not trees:
         raise TargetError(f"the package {name} has no dkms tree below /usr/src", hint=_MAY_BE)
     if len(trees) > 1:

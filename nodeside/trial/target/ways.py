@@ -1,7 +1,7 @@
 """The ways in which a source may be built, the likeliest first.
 
-A way is a BuildSettings: dkms, kbuild where modules are listed, the vendor's own Makefile at the
-top and there, and what configures a source first.
+A way is a BuildSettings. There are four kinds: dkms; kbuild, where modules are listed; make with
+the vendor's own Makefile, at the top or where modules are listed; and a configure before that.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def likely_ways(
     above = [] if only_there or not there else Path(there[0]).parents[::-1]
     for place in dict.fromkeys(map(str, (*above, *there) if there else (".",))):
         if _has_makefile(tree / place):
-            ways.append(_command("make", directory=place))
+            ways.append(_command_way("make", directory=place))
     if not (configured or only_there):
         ways += _configured_ways(tree, None)
     return ways
@@ -66,7 +66,7 @@ def further_ways(tree: Path, way: BuildSettings) -> list[BuildSettings]:
         if colon and line[:1] not in ("\t", " ", "#") and "=" not in head and rest[:1] != "=":
             targets.update(head.split())
     return [
-        _command("make", target, directory=way.directory)
+        _command_way("make", target, directory=way.directory)
         for target in _MORE_TARGETS
         if target in targets
     ]
@@ -87,7 +87,7 @@ def configures_first(way: BuildSettings) -> bool:
     )
 
 
-def _command(*words: str, directory: str = ".") -> BuildSettings:
+def _command_way(*words: str, directory: str = ".") -> BuildSettings:
     return BuildSettings(BuildKind.COMMAND, (), directory=directory, command=words)
 
 
@@ -111,7 +111,7 @@ def _configured_ways(tree: Path, listing: Candidate | None) -> list[BuildSetting
     scripts = [" && ".join((*steps, _last_step(listing)))] if steps else []
     if (tree / place / "CMakeLists.txt").is_file():
         scripts.append(_CMAKE)
-    return [_command("sh", "-c", script, directory=place) for script in scripts]
+    return [_command_way("sh", "-c", script, directory=place) for script in scripts]
 
 
 def _last_step(listing: Candidate | None) -> str:

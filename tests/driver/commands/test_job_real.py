@@ -17,7 +17,7 @@ from nodeside.driver.module.modulefile import read_module
 from nodeside.protocol.build_job import BuildVerdict, read_outcome
 from nodeside.protocol.shared_directory import SharedDir
 from nodeside.system import process
-from nodeside.trial.host.container import ENVIRONMENT, UNPRIVILEGED, entrance
+from nodeside.trial.host.container import ENVIRONMENT, UNPRIVILEGED, make_entrance
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.workshop import Workshop
 from tests import yaml_in_c as yaml
@@ -56,7 +56,7 @@ class RealSteps:
 
     def in_toolkit(self, verb: str) -> process.Completed:
         layers, binds = (self.disk.tree, self.toolkit), {self.shared.root: "/shared"}
-        with entrance(layers, self.directory / verb, binds) as enter:
+        with make_entrance(layers, self.directory / verb, binds) as enter:
             argv = [*UNPRIVILEGED, *sidecar_command(Path("/shared"), verb)]
             return process.run(argv, env=ENVIRONMENT, wrapper=enter, timeout=_STEP)
 

@@ -13,7 +13,7 @@ from nodeside.system import process
 from nodeside.trial.cache import TrialCache
 from nodeside.trial.debian.archive import Archive
 from nodeside.trial.debian.root_filesystems import RootFileSystems
-from nodeside.trial.host.container import ENVIRONMENT, OWN_PROCESSES, entrance
+from nodeside.trial.host.container import ENVIRONMENT, OWN_PROCESSES, make_entrance
 from nodeside.trial.progress import Progress
 from tests import TOP
 from tests.patience import patience
@@ -37,7 +37,7 @@ def run(root: Path, directory: Path, *argv: str) -> process.Completed:
     """In a container of the image, which has nodeside and the shared directory."""
     binds = {TOP: "/opt/nodeside", directory / "shared": "/shared"}
     env = ENVIRONMENT | {"PYTHONPATH": "/opt/nodeside"}
-    with entrance((root,), directory / "scratch", binds) as enter:
+    with make_entrance((root,), directory / "scratch", binds) as enter:
         return process.run([*OWN_PROCESSES, *argv], env=env, wrapper=enter, timeout=LONG)
 
 

@@ -8,7 +8,12 @@ import pytest
 
 from nodeside.errors import ExitCode
 from nodeside.trial.architecture import ARM64
-from nodeside.trial.debian.kernels import available_kernels, from_names, packages_of, resolve_kernel
+from nodeside.trial.debian.kernels import (
+    available_kernels,
+    kernels_among,
+    packages_of,
+    resolve_kernel,
+)
 from nodeside.trial.errors import UnknownKernel
 from tests.trial.debian.local_archive import BOOKWORM, SID, TRIXIE, LocalArchive
 
@@ -25,8 +30,8 @@ NAMES = [
     "linux-image-6.12-amd64",
     "linux-headers-6.1.0-47-common",
 ]
-KERNELS = from_names(NAMES)
-ARM64_KERNELS = from_names(
+KERNELS = kernels_among(NAMES)
+ARM64_KERNELS = kernels_among(
     [
         *(
             f"linux-{p}-6.1.0-56-{f}"

@@ -60,7 +60,7 @@ def test_the_oldest_bundles_are_forgotten(tmp_path: Path) -> None:
         manifest.parent.mkdir(parents=True)
         manifest.touch()
         os.utime(manifest.parent, (number, number))
-    host_build._forget_the_oldest(tmp_path)
+    host_build._remove_oldest_bundles(tmp_path)
     left = {path.name for path in (tmp_path / "straw").iterdir()}
     assert left == {f"tag-{number}" for number in range(2, host_build._KEPT + 2)}
 
@@ -76,6 +76,6 @@ def test_a_bundle_that_was_taken_before_is_taken_again(
     monkeypatch.setattr("nodeside.system.process.run", lambda *_, **__: done)
 
     for _ in range(2):
-        assert host_build._take_kept(["nodeside"], {}, kept, cache)
+        assert host_build._copy_kept_bundle(["nodeside"], {}, kept, cache)
 
     assert (cache / "straw" / "tag").is_dir()

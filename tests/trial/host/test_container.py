@@ -8,14 +8,14 @@ import pytest
 
 from nodeside.errors import SystemRefused
 from nodeside.system import process
-from nodeside.trial.host.container import entrance
+from nodeside.trial.host.container import make_entrance
 
 
 def test_a_container_that_cannot_be_entered_is_said_with_what_it_takes(tmp_path: Path) -> None:
     layers = (tmp_path / "nowhere",)
     with (
         pytest.raises(SystemRefused) as caught,
-        entrance(layers, tmp_path / "scratch", {}) as enter,
+        make_entrance(layers, tmp_path / "scratch", {}) as enter,
     ):
         process.run(["true"], wrapper=enter, timeout=60)
 

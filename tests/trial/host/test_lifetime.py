@@ -12,7 +12,7 @@ import pytest
 
 from nodeside.protocol.shared_directory import SharedDir
 from nodeside.system import process
-from nodeside.trial.host.container import ENVIRONMENT, UNPRIVILEGED, entrance
+from nodeside.trial.host.container import ENVIRONMENT, UNPRIVILEGED, make_entrance
 from nodeside.trial.progress import Progress
 from nodeside.trial.workshop import Workshop
 from tests.toolkit_sidecar.faketoolkit import LONG, until
@@ -26,9 +26,9 @@ RUN = """
 import sys
 from pathlib import Path
 from nodeside.system import process
-from nodeside.trial.host.container import ENVIRONMENT, UNPRIVILEGED, entrance
+from nodeside.trial.host.container import ENVIRONMENT, UNPRIVILEGED, make_entrance
 scratch, script, *layers = sys.argv[1:]
-with entrance([Path(layer) for layer in layers], Path(scratch), {}) as enter:
+with make_entrance([Path(layer) for layer in layers], Path(scratch), {}) as enter:
     argv = [*UNPRIVILEGED, "bash", "-c", script]
     process.run(argv, env=ENVIRONMENT, wrapper=enter, timeout=600)
 """
@@ -75,7 +75,7 @@ def staying(token: str) -> bool:
 def run(
     script: str, layers: Sequence[Path], scratch: Path, timeout: float = LONG
 ) -> process.Completed:
-    with entrance(layers, scratch, {}) as enter:
+    with make_entrance(layers, scratch, {}) as enter:
         argv = [*UNPRIVILEGED, "bash", "-c", script]
         return process.run(argv, env=ENVIRONMENT, wrapper=enter, timeout=timeout, check=False)
 

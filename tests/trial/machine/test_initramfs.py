@@ -41,7 +41,7 @@ def test_built_in_and_unknown_modules_are_left_out(tmp_path: Path) -> None:
 def test_compressed_modules_are_stored_as_the_kernel_loads_them(tmp_path: Path) -> None:
     _lay_out_modules(tmp_path)
 
-    data = initramfs.build(tmp_path)
+    data = initramfs.build_initramfs(tmp_path)
 
     assert b"plain ext4" in data
     assert b"modules/ext4.ko\0" in data
@@ -52,11 +52,11 @@ def test_cpio_reads_the_archive(tmp_path: Path) -> None:
     if shutil.which("cpio") is None:
         pytest.fail("cpio is not installed: apt-get install cpio", pytrace=False)
     archive = CpioArchive()
-    archive.file("bin/tool", b"#!/bin/sh\n", 0o755)
-    archive.link("bin/other", "tool")
-    archive.directory("proc")
+    archive.add_file("bin/tool", b"#!/bin/sh\n", 0o755)
+    archive.add_link("bin/other", "tool")
+    archive.add_directory("proc")
 
-    done = process.run(["cpio", "-itv"], input=archive.data(), timeout=10)
+    done = process.run(["cpio", "-itv"], input=archive.to_bytes(), timeout=10)
 
     rows = [line.split() for line in done.output.splitlines()]
     assert [(row[0], row[8]) for row in rows] == [
@@ -73,7 +73,7 @@ def test_missing_busybox_is_said_with_its_package(
     monkeypatch.setattr(initramfs, "BUSYBOX", tmp_path / "busybox")
 
     with pytest.raises(TrialError, match="busybox is missing") as caught:
-        initramfs.build(tmp_path)
+        initramfs.build_initramfs(tmp_path)
 
     assert caught.value.hint == "apt-get install busybox-static"
 

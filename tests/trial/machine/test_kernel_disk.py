@@ -51,7 +51,7 @@ def archive(tmp_path: Path) -> LocalArchive:
 def make(archive: LocalArchive) -> KernelDisk:
     with archive.cache:
         (kernel,) = available_kernels(archive)
-        return kernel_disk.make(kernel, archive, archive.cache, archive.progress)
+        return kernel_disk.make_kernel_disk(kernel, archive, archive.cache, archive.progress)
 
 
 @pytest.mark.parametrize(

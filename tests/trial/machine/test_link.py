@@ -89,7 +89,7 @@ def test_output_reaches_the_caller(ends: tuple[MachineLink, socket.socket]) -> N
     process = GuestProcess(link, ["echo", "hi"], None, None)
     data = base64.b64encode(b"hi\n").decode()
     theirs.sendall(row("hello", id=0, boot_id="b"))
-    assert link.hello(LONG)["boot_id"] == "b"
+    assert link.await_hello(LONG)["boot_id"] == "b"
 
     def answer() -> None:
         """What comes before it was asked for is nobody's."""

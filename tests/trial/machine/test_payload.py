@@ -9,7 +9,7 @@ import pytest
 
 import nodeside
 from nodeside.driver.handoff import zipapp
-from nodeside.trial.machine.payload import compile_package, pack_program
+from nodeside.trial.machine.payload import compile_to_bytecode, pack_program
 
 # Stands for the loader of a root file system; its Python is the one of the tests.
 LOADER = f"""\
@@ -52,7 +52,7 @@ def test_nothing_of_a_vendors_directory_is_run_to_compile(
         (vendor / f"{name}.py").write_text("open('run', 'w').close()\n")
     monkeypatch.chdir(vendor)
 
-    compile_package(package, root)
+    compile_to_bytecode(package, root)
 
     assert list(package.rglob("*.pyc"))
     assert not (vendor / "run").exists()

@@ -15,7 +15,7 @@ from nodeside.trial.errors import TargetError
 from nodeside.trial.progress import Progress
 from nodeside.trial.target import target
 from nodeside.trial.target.dependencies import missing_dependencies, require_packages
-from nodeside.trial.target.dkms_tree import Evaluated
+from nodeside.trial.target.dkms_tree import EvaluatedConf
 
 DEPENDS = {
     "netflow-dkms": ("dkms", "libc6-dev", "libxtables-dev", "pkg-config"),
@@ -61,7 +61,7 @@ def build_nothing(tree: Path, _settings: BuildSettings) -> tuple[ModuleFile, ...
     raise AssertionError(f"{tree} is not to be built")
 
 
-def evaluate_nothing(tree: Path) -> Evaluated:
+def evaluate_nothing(tree: Path) -> EvaluatedConf:
     raise AssertionError(f"{tree} has no dkms.conf to evaluate")
 
 
@@ -81,7 +81,9 @@ def test_a_package_without_a_tree_stands_for_the_dkms_package_it_depends_on(
     archive: SmallArchive, tmp_path: Path
 ) -> None:
     with pytest.raises(TargetError, match="razer-dkms has no dkms tree") as caught:
-        target.prepare("razer-meta", tmp_path / "image", archive, evaluate_nothing, build_nothing)
+        target.prepare_target(
+            "razer-meta", tmp_path / "image", archive, evaluate_nothing, build_nothing
+        )
     assert archive.asked == ["razer-meta", "razer-dkms"]
     assert caught.value.exit_code == ExitCode.USAGE
 

@@ -29,7 +29,7 @@ def describe(tmp_path: Path, conf: str, evaluate: Evaluator) -> dict[str, Any]:
     tree = tmp_path / "tree"
     tree.mkdir(exist_ok=True)
     (tree / "dkms.conf").write_text(conf)
-    document = dkms_tree.describe(tree, evaluate)
+    document = dkms_tree.describe_dkms_tree(tree, evaluate)
     parse(document)  # it is a valid driver.yaml
     return document
 
@@ -168,7 +168,7 @@ for i in {1..40000}; do : >/tree/open/empty-$i || break; done
 [ $i = 40000 ] && BUILT_MODULE_NAME[0]=files
 """)
 
-    assert modules(dkms_tree.describe(tree, evaluate)) == ["hello"]
+    assert modules(dkms_tree.describe_dkms_tree(tree, evaluate)) == ["hello"]
     assert [path.name for path in (tree / "open").iterdir()] == []
 
 

@@ -21,7 +21,7 @@ from nodeside.trial.errors import TargetError
 from nodeside.trial.init import needs_in_words
 from nodeside.trial.target import candidates
 from nodeside.trial.target.candidates import Candidate, choose_likeliest
-from nodeside.trial.target.dkms_tree import Evaluated
+from nodeside.trial.target.dkms_tree import EvaluatedConf
 from nodeside.trial.target.draft import Draft, draft_of
 from nodeside.trial.target.plan import Need, Wishes
 
@@ -82,7 +82,7 @@ class Toolkit:
         return tuple(ModuleFile(tree, n, version=version, vermagic=vermagic) for n in self.names)
 
 
-class Said(Evaluated):
+class Said(EvaluatedConf):
     """The values of a dkms.conf, literally."""
 
     def __init__(self, **values: str) -> None:
@@ -92,12 +92,12 @@ class Said(Evaluated):
         return (self.values.first("BUILT_MODULE_NAME"),)
 
 
-def evaluate_literally(tree: Path) -> Evaluated:
+def evaluate_literally(tree: Path) -> EvaluatedConf:
     lines = (tree / "dkms.conf").read_text().splitlines()
     return Said(**dict(line.split("=", 1) for line in lines))
 
 
-def evaluate_nothing(tree: Path) -> Evaluated:
+def evaluate_nothing(tree: Path) -> EvaluatedConf:
     raise AssertionError(f"{tree} has no dkms.conf to evaluate")
 
 
@@ -482,7 +482,7 @@ def test_what_a_dkms_conf_needs_of_others_is_in_the_driver_yaml_and_where_its_so
     found = draft(Toolkit(dkms("top"), names=("gadget",)), directory="top")
 
     assert found.needs == (Need("Gad_Core", "gad-core", "core"), Need("other", "other"))
-    text = scaffold.file_texts(found, ".", "0.1")["driver.yaml"]
+    text = scaffold.make_file_texts(found, ".", "0.1")["driver.yaml"]
     assert "  # BUILD_DEPENDS in dkms.conf: Gad_Core, other. Where other Drivers have\n" in text
     (tmp_path / "driver.yaml").write_text(text.replace("  # after: [", "  after: ["))
     assert load(tmp_path / "driver.yaml").spec.after == ("gad-core", "other")

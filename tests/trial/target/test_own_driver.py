@@ -12,7 +12,7 @@ from nodeside.errors import NodesideError, SpecError
 from nodeside.protocol.bundle_key import BuildKind, BuildSettings
 from nodeside.spec import load
 from nodeside.trial import scaffold
-from nodeside.trial.target.dkms_tree import Evaluated
+from nodeside.trial.target.dkms_tree import EvaluatedConf
 from nodeside.trial.target.draft import draft_of
 from nodeside.trial.target.own_driver import OwnDriver, read_own_driver
 from nodeside.trial.target.plan import Wishes
@@ -43,11 +43,13 @@ def test_what_a_build_finds_is_written_beside_them(tmp_path: Path) -> None:
         tried.append(settings)
         return (ModuleFile(tree, "chip", aliases=("pci:v00001D0Fd0000F000sv*",)),)
 
-    def evaluate(tree: Path) -> Evaluated:
+    def evaluate(tree: Path) -> EvaluatedConf:
         raise AssertionError(tree)
 
     draft = draft_of(tmp_path, tmp_path, evaluate, build, Wishes(own=found))
-    (tmp_path / "driver.yaml").write_text(scaffold.file_texts(draft, ".", "0.1")["driver.yaml"])
+    (tmp_path / "driver.yaml").write_text(
+        scaffold.make_file_texts(draft, ".", "0.1")["driver.yaml"]
+    )
 
     assert [(each.command, dict(each.environment)) for each in tried] == [
         (("make", "driver"), {"DEPTH": "2"})
@@ -98,7 +100,7 @@ def test_a_directory_that_is_named_has_modules_of_its_own(tmp_path: Path) -> Non
     def build(_: Path, settings: BuildSettings) -> tuple[ModuleFile, ...]:
         raise NotAModule(f"nothing in {settings.directory}")
 
-    def evaluate(tree: Path) -> Evaluated:
+    def evaluate(tree: Path) -> EvaluatedConf:
         raise AssertionError(tree)
 
     wishes = Wishes(directory="board", own=found)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nodeside.errors import SpecError
-from nodeside.trial.target.side_file import NO_ADDITIONS, reaches_host, read_side_file
+from nodeside.trial.target.side_file import NO_ADDITIONS, host_access_message, read_side_file
 from tests import TOP
 
 
@@ -92,7 +92,7 @@ def test_a_long_mistake_is_told_in_brief(tmp_path: Path) -> None:
     ],
 )
 def test_devices_that_stay_in_the_machine_are_accepted(device: str) -> None:
-    assert reaches_host(device) == ""
+    assert host_access_message(device) == ""
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from nodeside.trial.debian.archive import Archive, unpack_package
 from nodeside.trial.errors import ArchiveError, TargetError
 from nodeside.trial.progress import Progress
 from nodeside.trial.target import target
-from nodeside.trial.target.dkms_tree import Evaluated
+from nodeside.trial.target.dkms_tree import EvaluatedConf
 from nodeside.trial.target.target import TrialTarget
 
 DRIVER = """\
@@ -67,7 +67,7 @@ class Fetched(AssertionError):
     """Something was fetched that must not be, or that shows which archive was chosen."""
 
 
-def evaluate_nothing(tree: Path) -> Evaluated:
+def evaluate_nothing(tree: Path) -> EvaluatedConf:
     raise AssertionError(f"{tree} has no dkms.conf to evaluate")
 
 
@@ -77,7 +77,7 @@ def build_nothing(tree: Path, _settings: BuildSettings) -> tuple[ModuleFile, ...
 
 def prepare(word: str | Path, image: Path) -> TrialTarget:
     archive = Archive(TrialCache(image.parent / "cache"), Progress(quiet=True))
-    return target.prepare(str(word), image, archive, evaluate_nothing, build_nothing)
+    return target.prepare_target(str(word), image, archive, evaluate_nothing, build_nothing)
 
 
 # The packages of a small archive, and what each depends on.
@@ -93,7 +93,7 @@ NAMES = {
 
 def prepare_of(packages: Mapping[str, tuple[str, ...]], word: str, image: Path) -> TrialTarget:
     archive = NamesOnly(image.parent, packages)
-    return target.prepare(word, image, archive, evaluate_nothing, build_nothing)
+    return target.prepare_target(word, image, archive, evaluate_nothing, build_nothing)
 
 
 def test_a_source_of_several_drivers_is_to_be_made_for_the_kernel_of_its_trial(
@@ -106,7 +106,7 @@ def test_a_source_of_several_drivers_is_to_be_made_for_the_kernel_of_its_trial(
     source, options = tmp_path / "board", ("--kernel", "amd64")
 
     with pytest.raises(TargetError) as caught:
-        target.prepare(
+        target.prepare_target(
             str(source),
             tmp_path / "image",
             archive,
@@ -267,7 +267,7 @@ def test_a_tree_that_a_package_links_to_is_not_taken(tmp_path: Path) -> None:
             return (packed,)
 
     with pytest.raises(TargetError, match="x-dkms has no dkms tree"):
-        target.prepare(
+        target.prepare_target(
             "x-dkms",
             tmp_path / "image",
             OnePackage(tmp_path, {"x-dkms": ("dkms",)}),
@@ -361,7 +361,9 @@ def test_a_package_that_has_no_module_is_refused_before_it_is_fetched(tmp_path: 
 def test_a_package_that_is_not_free_is_found_where_main_does_not_have_it(tmp_path: Path) -> None:
     archive = NamesOnly(tmp_path, NAMES, {"zfs-dkms": ("dkms",)})
     with pytest.raises(Fetched, match="zfs-dkms"):
-        target.prepare("zfs-dkms", tmp_path / "image", archive, evaluate_nothing, build_nothing)
+        target.prepare_target(
+            "zfs-dkms", tmp_path / "image", archive, evaluate_nothing, build_nothing
+        )
 
 
 def test_a_mirror_need_not_have_more_than_main(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def agent() -> Iterator[tuple[MachineLink, int]]:
 @pytest.fixture
 def link() -> Iterator[MachineLink]:
     with agent() as (link, _):
-        link.hello(10)
+        link.await_hello(10)
         yield link
 
 
@@ -126,26 +126,30 @@ def test_a_process_may_have_a_terminal(link: MachineLink) -> None:
 
 
 def test_files_are_written_and_read(link: MachineLink, tmp_path: Path) -> None:
-    talk = link.ask("write", path=str(tmp_path / "a/b"), data="aGVsbG8=", mode=0o600, append=False)
-    link.until(talk, "done", 10, "writing")
+    talk = link.send_request(
+        "write", path=str(tmp_path / "a/b"), data="aGVsbG8=", mode=0o600, append=False
+    )
+    link.await_event(talk, "done", 10, "writing")
     assert (tmp_path / "a/b").read_text() == "hello"
 
     data = bytearray()
-    talk = link.ask("read", path=str(tmp_path / "a/b"), on_data=lambda _, chunk: data.extend(chunk))
-    link.until(talk, "done", 10, "reading")
+    talk = link.send_request(
+        "read", path=str(tmp_path / "a/b"), on_data=lambda _, chunk: data.extend(chunk)
+    )
+    link.await_event(talk, "done", 10, "reading")
     assert data == b"hello"
 
 
 def test_what_the_agent_cannot_do_is_an_error_with_its_reason(link: MachineLink) -> None:
-    talk = link.ask("read", path="/no/such/file")
+    talk = link.send_request("read", path="/no/such/file")
 
     with pytest.raises(TrialError, match="No such file or directory: '/no/such/file'"):
-        link.until(talk, "done", 10, "reading")
+        link.await_event(talk, "done", 10, "reading")
 
 
 def test_every_wait_ends_when_the_machine_is_gone() -> None:
     with agent() as (link, pid):
-        link.hello(10)
+        link.await_hello(10)
         child = start(link, "sleep", "60")
         process.kill_group(pid)
 
