@@ -17,7 +17,7 @@ from nodeside.device_agent.features import LabelLoop, label_in_thread
 from nodeside.device_agent.finder import Finder, News
 from nodeside.device_agent.inventory import Inventory, ResourceSnapshot
 from nodeside.device_agent.plugin import Plugin
-from nodeside.device_agent.pod_resources import Held, NoAnswer, PodResources
+from nodeside.device_agent.pod_resources import Holders, NoAnswer, PodResources
 from nodeside.device_agent.registration import Registration
 from nodeside.devices.discovery import FoundDevices
 from nodeside.spec import Driver
@@ -44,8 +44,10 @@ class _Resource:
 
 @frozen
 class Kubelet:
-    """Where the kubelet of this node is reached: the directory of its device plugins, and the
-    socket of its pod resources API."""
+    """Where the kubelet of this node is reached.
+
+    `directory` is that of its device plugins, `pod_resources` the socket of its pod resources API.
+    """
 
     directory: Path
     pod_resources: Path
@@ -78,7 +80,7 @@ def run_agent(
         if metrics_port is not None:
             waited_for = driver if needs_driver else None
             stack.enter_context(_serve_metrics(waited_for, host, agent, metrics_port))
-        labels = LabelLoop(driver, host, agent.snapshots, sinks, needs_driver=needs_driver)
+        labels = LabelLoop(driver, host, agent.list_snapshots, sinks, needs_driver=needs_driver)
         stack.enter_context(label_in_thread(labels))
         while True:
             with suppress(Empty):
@@ -88,25 +90,27 @@ def run_agent(
                     return
                 if isinstance(found, BaseException):
                     raise found
-                agent.take(found, time.monotonic())
+                agent.take_devices(found, time.monotonic())
             agent.check(time.monotonic())
 
 
 class DeviceAgent:
-    """The plugins of one driver, and its DRA driver. Nothing is registered before its devices were
-    looked for."""
+    """The plugins of one driver, and its DRA driver.
+
+    A resource is not registered before its devices were looked for.
+    """
 
     def __init__(self, driver: Driver, host: Host, kubelet: Kubelet, site: Site | None) -> None:
         self._driver = driver
         self._kubelet = kubelet
         self._pod_resources = PodResources(kubelet.pod_resources)
         self._resources: dict[str, _Resource] = {}
-        self._dra = _dra_agent(driver, host, site)
+        self._dra = _make_dra_agent(driver, host, site)
 
-    def take(self, found: FoundDevices, now: float) -> None:
+    def take_devices(self, found: FoundDevices, now: float) -> None:
         """Offer the devices that were found for one resource."""
-        if self._dra is not None and self._dra.takes(found.resource):
-            self._dra.take(found, now)
+        if self._dra is not None and self._dra.offers_to_claims(found.resource):
+            self._dra.take_devices(found, now)
             return
         is_new = found.resource not in self._resources
         resource = self._resource_of(found.resource)
@@ -120,7 +124,7 @@ class DeviceAgent:
         return plugins and (self._dra is None or self._dra.is_watched)
 
     def check(self, now: float) -> None:
-        """See that each plugin is registered; a kubelet that hangs is asked once at a time."""
+        """Register what is not registered. The kubelet, which may hang, is asked at most once."""
         any(resource.registration.check(now) for resource in self._resources.values())
         if self._dra is not None:
             self._dra.check(now)
@@ -131,12 +135,12 @@ class DeviceAgent:
         except NoAnswer:
             return None
 
-    def find_holders(self) -> Held:
+    def find_holders(self) -> Holders:
         """Return who has the devices, by resource. Raises NoAnswer."""
         found = self._pod_resources.find_holders()
-        return found if self._dra is None else {**found, **self._dra.holders(found)}
+        return found if self._dra is None else {**found, **self._dra.find_holders(found)}
 
-    def snapshots(self) -> Iterator[ResourceSnapshot]:
+    def list_snapshots(self) -> Iterator[ResourceSnapshot]:
         """Yield what is known of each resource, for the metrics."""
         for device in self._driver.spec.devices:
             if resource := self._resources.get(device.resource):
@@ -150,7 +154,7 @@ class DeviceAgent:
                     allocations=plugin.allocations,
                 )
         if self._dra is not None:
-            yield from self._dra.snapshots()
+            yield from self._dra.list_snapshots()
 
     def close(self) -> None:
         for resource in self._resources.values():
@@ -168,7 +172,7 @@ class DeviceAgent:
         return self._resources[name]
 
 
-def _dra_agent(driver: Driver, host: Host, site: Site | None) -> DraAgent | None:
+def _make_dra_agent(driver: Driver, host: Host, site: Site | None) -> DraAgent | None:
     if site is None:
         return None
     from nodeside.device_agent.dra.agent import DraAgent  # takes memory
@@ -182,13 +186,13 @@ def _serve_metrics(
     from nodeside.device_agent.metrics import Exposition, serve_metrics  # takes memory
 
     return serve_metrics(
-        port, lambda: Exposition(driver, host, agent.snapshots(), agent.find_holders)
+        port, lambda: Exposition(driver, host, agent.list_snapshots(), agent.find_holders)
     )
 
 
 @contextmanager
 def stop_signals() -> Iterator[News]:
-    """Yield news that are None with SIGTERM and SIGINT."""
+    """Yield a queue of news into which SIGTERM and SIGINT put None."""
     news: News = SimpleQueue()
     handlers = {
         number: signal.signal(number, lambda *_: news.put(None))

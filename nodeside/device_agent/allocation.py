@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from nodeside.device_agent.inventory import Offered
+from nodeside.device_agent.inventory import OfferedDevice
 from nodeside.devices.identity import natural_key
 from nodeside.errors import NodesideError
 from nodeside.spec.devices import Give
@@ -29,14 +29,16 @@ class DeviceUnhealthy(NodesideError):
 
 
 @frozen
-class Given:
-    """What a container gets: paths of device nodes, the same outside, and variables."""
+class ContainerGrant:
+    """What a container gets: device nodes, by their paths on the node, and variables."""
 
     nodes: tuple[str, ...]
     environment: Mapping[str, str]
 
 
-def make_given(give: Give, offered: Mapping[str, Offered], ids: Sequence[str]) -> Given:
+def make_grant(
+    give: Give, offered: Mapping[str, OfferedDevice], ids: Sequence[str]
+) -> ContainerGrant:
     """Return what a container gets that was given devices with these ids.
 
     Raises UnknownDevice, and DeviceUnhealthy with the reason.
@@ -54,12 +56,12 @@ def make_given(give: Give, offered: Mapping[str, Offered], ids: Sequence[str]) -
         "{bdf}": ",".join(dict.fromkeys(d.address for d in devices if d.address)),
         "{nodes}": ",".join(nodes),
     }
-    return Given(
+    return ContainerGrant(
         nodes, {name: _fill_template(text, words) for name, text in give.environment.items()}
     )
 
 
-def _require_listed(offered: Mapping[str, Offered], name: str) -> Offered:
+def _require_listed(offered: Mapping[str, OfferedDevice], name: str) -> OfferedDevice:
     if name not in offered:
         raise UnknownDevice(f"there is no device {name[:80]!r}")
     return offered[name]
@@ -72,13 +74,13 @@ def _fill_template(text: str, words: Mapping[str, str]) -> str:
 
 
 def prefer_ids(
-    offered: Mapping[str, Offered], available: Sequence[str], must: Sequence[str], size: int
+    offered: Mapping[str, OfferedDevice], available: Sequence[str], must: Sequence[str], size: int
 ) -> Sequence[str]:
-    """Return the ids that a container should be given, `size` of them; those of `must` first.
+    """Return the `size` ids that a container should be given; those in `must` come first.
 
     They are on as few PCI roots and NUMA nodes as possible, in the smallest group that suffices, so
-    that larger ones stay whole. Shares are of as many devices as possible, and of those that have
-    most left.
+    that larger groups stay whole. Shares come from as many devices as possible, and from those with
+    the most shares left.
     """
     chosen = list(dict.fromkeys(name for name in must if name in offered))
     taken = set(chosen)
@@ -104,10 +106,10 @@ def prefer_ids(
 
 
 def _group_with_room(
-    offered: Mapping[str, Offered], chosen: Sequence[str], left: Sequence[str], more: int
+    offered: Mapping[str, OfferedDevice], chosen: Sequence[str], left: Sequence[str], more: int
 ) -> Sequence[str]:
     """Return the ids of a PCI root, else of a NUMA node, that has enough devices for the rest."""
-    levels: Sequence[Callable[[Offered], object]] = (
+    levels: Sequence[Callable[[OfferedDevice], object]] = (
         lambda each: (each.device.numa_node, each.device.pci_root),
         lambda each: each.device.numa_node,
     )

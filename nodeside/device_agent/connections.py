@@ -81,10 +81,10 @@ class _Connection(H2Protocol):
         self._transport.close()
 
 
-class _Accepted(_Connection):
+class _AcceptedConnection(_Connection):
     """A connection of a server. If there are too many, the oldest one without calls goes."""
 
-    connections: dict[_Accepted, None]
+    connections: dict[_AcceptedConnection, None]
 
     @property
     def is_idle(self) -> bool:
@@ -109,11 +109,11 @@ class LimitedServer(grpclib.server.Server):
     def __init__(self, handlers: Any) -> None:
         super().__init__(handlers, config=_WINDOWS)
         self._mapping = _Methods(self._mapping)
-        self.connections: dict[_Accepted, None] = {}
+        self.connections: dict[_AcceptedConnection, None] = {}
 
     def _protocol_factory(self) -> H2Protocol:
         made = super()._protocol_factory()
-        accepted = _Accepted(made.handler, made.config, made.h2_config)
+        accepted = _AcceptedConnection(made.handler, made.config, made.h2_config)
         accepted.connections = self.connections
         return accepted
 

@@ -32,7 +32,7 @@ class Sink(Protocol):
 
     renew: float
 
-    def write(self, labels: Mapping[str, str]) -> None:
+    def write_labels(self, labels: Mapping[str, str]) -> None:
         """Have these labels of the driver, and no others. Raises NodesideError."""
 
 
@@ -52,7 +52,7 @@ class FeatureFile:
         self.path = directory / f"nodeside-{driver}"
         self._clock = clock
 
-    def write(self, labels: Mapping[str, str]) -> None:
+    def write_labels(self, labels: Mapping[str, str]) -> None:
         lines = [
             "# Of the device agent of nodeside, which writes it anew.",
             f"# +expiry-time={rfc3339(self._clock() + EXPIRES)}",
@@ -71,7 +71,7 @@ class NodeLabels:
         self._client = client
         self._prefix = feature_prefix(driver)
 
-    def write(self, labels: Mapping[str, str]) -> None:
+    def write_labels(self, labels: Mapping[str, str]) -> None:
         try:
             there = self._our_labels(self._client.send(read_node(self.node)))
             gone = sorted(there.keys() - labels.keys())
@@ -96,7 +96,7 @@ class Sinks:
     def __init__(self, file: FeatureFile | None, node: NodeLabels | None) -> None:
         self._file = file
         self._node = node
-        self._said: object = self  # nothing yet
+        self._logged_sink: object = self  # nothing yet
 
     @staticmethod
     def of(driver: str, directory: Path | None, access: PodAccess | None, name: str) -> Sinks:
@@ -113,8 +113,8 @@ class Sinks:
         """Return the file if NFD's directory is there, else the node; None if neither is."""
         file, node = self._file, self._node
         sink: Sink | None = file if file and file.directory.is_dir() else node
-        if sink is not self._said:
-            self._said = sink
+        if sink is not self._logged_sink:
+            self._logged_sink = sink
             if file and sink is file:
                 log.fact("Node Feature Discovery labels the node", file=file.path)
             elif node:

@@ -56,7 +56,7 @@ class Features:
     _known: dict[str, str] = field(default_factory=dict)
     _left_out: dict[str, str] = field(default_factory=dict)
 
-    def labels(
+    def make_labels(
         self, snapshots: Iterable[ResourceSnapshot], version: str
     ) -> Mapping[str, str] | None:
         """Return all labels by key; None unless all devices were looked for with a ready driver.
@@ -122,14 +122,14 @@ class LabelLoop:
     def __post_init__(self) -> None:
         self._features = Features(self.driver)
 
-    def step(self, now: float) -> float:
+    def update_labels(self, now: float) -> float:
         """Read the labels; write them if they have changed or have to be renewed.
 
         Returns the seconds until the next step. `now` is in monotonic seconds.
         """
         ready, version = self._read_ready()
         if ready:
-            self._labels = self._features.labels(self.snapshots(), version) or self._labels
+            self._labels = self._features.make_labels(self.snapshots(), version) or self._labels
         if self._labels is None:
             return FIRST_INTERVAL
         sink = self.sinks.choose_sink()
@@ -140,7 +140,7 @@ class LabelLoop:
         if sink is None or (self._written is not None and now < due):
             return INTERVAL
         try:
-            sink.write(self._labels)
+            sink.write_labels(self._labels)
         except NodesideError as error:
             self._failures += 1
             if str(error) != self._trouble:
@@ -177,7 +177,7 @@ def label_in_thread(labels: LabelLoop) -> Iterator[None]:
         pause, bugs = 0.0, 0
         while not ended.wait(pause):
             try:
-                pause, bugs = labels.step(time.monotonic()), 0
+                pause, bugs = labels.update_labels(time.monotonic()), 0
             except Exception as exc:  # a bug here must not end the offer of devices, nor the labels
                 log.traceback(exc)
                 bugs += 1

@@ -18,7 +18,7 @@ from queue import SimpleQueue
 
 from nodeside import log
 from nodeside.device_agent.kept_ids import KeptIds
-from nodeside.devices.discovery import FoundDevices, discover
+from nodeside.devices.discovery import FoundDevices, discover_devices
 from nodeside.protocol.ready_file import is_ready, ready_path
 from nodeside.spec import Driver
 from nodeside.spec.devices import Device
@@ -114,7 +114,7 @@ class Finder:
             again.clear()
             if self._is_closed:
                 return
-            found = discover(self._host, device, not_ready=self._not_ready(), ids=ids)
+            found = discover_devices(self._host, device, not_ready=self._not_ready(), ids=ids)
             kept.write(ids)  # first: the id of an announced device must not change
             self._news.put(found)
             again.wait(min(INTERVAL, health.interval_seconds) if health else INTERVAL)

@@ -24,7 +24,7 @@ ASK_AGAIN = 30.0  # seconds after which the kubelet is asked again whether a con
 
 
 @frozen
-class Offered:
+class OfferedDevice:
     """A device as the kubelet knows it, or one share of it. `id` is the kubelet's."""
 
     id: str
@@ -32,14 +32,14 @@ class Offered:
 
 
 @frozen
-class Known:
+class KnownDevices:
     """What the last look has shown.
 
     `offered` is by the kubelet's ids; `missing` are ids of devices that were listed since the start
     and have not come back; `is_ready` is whether the driver was.
     """
 
-    offered: Mapping[str, Offered] = field(default_factory=dict)
+    offered: Mapping[str, OfferedDevice] = field(default_factory=dict)
     missing: Sequence[str] = ()
     is_ready: bool = True
 
@@ -50,7 +50,7 @@ class ResourceSnapshot:
 
     resource: str
     attributes: Sequence[Attribute]
-    known: Known
+    known: KnownDevices
     is_watched: bool
     registrations: int
     allocations: int
@@ -65,14 +65,14 @@ class ResourceSnapshot:
 class Inventory:
     """The devices of a resource; each is listed `shares` times.
 
-    `known` is replaced as a whole: other threads read it. `held` returns the kubelet's ids of those
-    that containers have, None if that is not known.
+    `known` is replaced as a whole, since other threads read it. `held` returns the kubelet's ids of
+    the devices that containers have, None if they are not known.
     """
 
     resource: str
     shares: int = 1
     held: Callable[[], Container[str] | None] = frozenset
-    known: Known = field(default_factory=Known)
+    known: KnownDevices = field(default_factory=KnownDevices)
     _devices: dict[str, FoundDevice] = field(default_factory=dict)
     _gone: dict[str, float] = field(default_factory=dict)  # since when, in monotonic seconds
     _notes: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ class Inventory:
         """Take over the devices found, log each change once, return whether there was one."""
         there = {device.id: device for device in found.devices}
         gone = {name: self._gone.get(name, now) for name in self._devices if name not in there}
-        self._gone = self._still_listed(gone, now)
+        self._gone = self._keep_listed(gone, now)
         devices = there | {name: _mark_disappeared(self._devices[name]) for name in self._gone}
         before, self._devices = self._devices, dict(sorted(devices.items()))
         self._log_changes(before)
@@ -92,10 +92,10 @@ class Inventory:
                 log.warning("devices", resource=self.resource, note=note)
         changed = before != self._devices
         offered = self._list_offered() if changed else self.known.offered
-        self.known = Known(offered, missing, found.is_ready)
+        self.known = KnownDevices(offered, missing, found.is_ready)
         return changed
 
-    def _still_listed(self, gone: Mapping[str, float], now: float) -> dict[str, float]:
+    def _keep_listed(self, gone: Mapping[str, float], now: float) -> dict[str, float]:
         """Return the devices that have disappeared but stay listed for now."""
         kept = {name: since for name, since in gone.items() if now < since + GONE_FOR}
         if due := gone.keys() - kept.keys():
@@ -121,10 +121,10 @@ class Inventory:
         for name in before.keys() - self._devices.keys():
             log.warning("device is no longer listed", resource=self.resource, device=name)
 
-    def _list_offered(self) -> Mapping[str, Offered]:
+    def _list_offered(self) -> Mapping[str, OfferedDevice]:
         """Return the listed devices by the kubelet's ids."""
         all_of_it = (
-            Offered(share, device)
+            OfferedDevice(share, device)
             for name, device in self._devices.items()
             for share in _share_ids(name, self.shares)
         )

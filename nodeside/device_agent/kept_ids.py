@@ -55,7 +55,7 @@ class KeptIds:
         self._path = state / "ids" / f"{digest}.json" if state else None
         self._resource, self._boot_id = resource, boot_id
         self._written: Mapping[Path, str] = {}
-        self._said = False
+        self._is_failure_logged = False
 
     def read(self) -> DeviceIds:
         """Return the ids that were given in this boot."""
@@ -89,6 +89,6 @@ class KeptIds:
             publish(self._path, encode(record))
             self._written = dict(ids.known_ids)
         except NodesideError as exc:
-            if not self._said:
+            if not self._is_failure_logged:
                 log.warning("cannot save the ids of devices", resource=self._resource, why=exc)
-            self._said = True
+            self._is_failure_logged = True

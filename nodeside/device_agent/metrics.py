@@ -24,8 +24,8 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from nodeside import __version__, log
-from nodeside.device_agent.inventory import Offered, ResourceSnapshot
-from nodeside.device_agent.pod_resources import Held, NoAnswer, PodContainer
+from nodeside.device_agent.inventory import OfferedDevice, ResourceSnapshot
+from nodeside.device_agent.pod_resources import Holders, NoAnswer, PodContainer
 from nodeside.errors import SystemRefused
 from nodeside.http.server import HttpServer
 from nodeside.protocol.ready_file import is_ready, read_ready
@@ -52,10 +52,10 @@ class Exposition(Collector):
     driver: Driver | None
     host: Host
     snapshots: Iterable[ResourceSnapshot]
-    held: Callable[[], Held]
+    held: Callable[[], Holders]
     _families: dict[str, Metric] = field(default_factory=dict)
 
-    def text(self, accept: str) -> tuple[str, bytes]:
+    def encode_metrics(self, accept: str) -> tuple[str, bytes]:
         """Return the metrics in the format that a scraper accepts, after its name."""
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self)
@@ -67,10 +67,10 @@ class Exposition(Collector):
             "nodeside_device_agent_info", "What offers the devices.", 1, version=__version__
         )
         if self.driver is not None:
-            self._add_ready(self.driver)
-        held = self._who_has_them()
+            self._add_driver_metrics(self.driver)
+        held = self._ask_holders()
         for snapshot in self.snapshots:
-            self._add_plugin(snapshot)
+            self._add_plugin_metrics(snapshot)
             for device in snapshot.devices:
                 labels = {"resource": snapshot.resource, "device": device.id}
                 self._add_gauge("nodeside_device_healthy", _HEALTHY, device.healthy, **labels)
@@ -86,7 +86,7 @@ class Exposition(Collector):
             self._add_holders(snapshot, held)
         return list(self._families.values())
 
-    def _add_ready(self, driver: Driver) -> None:
+    def _add_driver_metrics(self, driver: Driver) -> None:
         name, version = driver.name, driver.spec.version
         boot_id = Host().boot_id
         works = is_ready(self.host, name, boot_id)
@@ -109,13 +109,13 @@ class Exposition(Collector):
                     metric = "nodeside_driver_service_restarts_total"
                     self._add_counter(metric, words, restarts, **labels)
 
-    def _who_has_them(self) -> Held | None:
+    def _ask_holders(self) -> Holders | None:
         try:
             return self.held()
         except NoAnswer:
             return None
 
-    def _add_plugin(self, snapshot: ResourceSnapshot) -> None:
+    def _add_plugin_metrics(self, snapshot: ResourceSnapshot) -> None:
         labels = {"resource": snapshot.resource}
         words = "Whether the kubelet listens to what is offered."
         self._add_gauge("nodeside_device_plugin_watched", words, snapshot.is_watched, **labels)
@@ -136,7 +136,7 @@ class Exposition(Collector):
         add = self._add_counter if metric.type is MetricType.COUNTER else self._add_gauge
         add(metric.name, words, value, **labels)
 
-    def _add_holders(self, snapshot: ResourceSnapshot, held: Held | None) -> None:
+    def _add_holders(self, snapshot: ResourceSnapshot, held: Holders | None) -> None:
         labels = {"resource": snapshot.resource}
         words = "Whether the kubelet said who has the devices."
         self._add_gauge("nodeside_device_holders_known", words, held is not None, **labels)
@@ -169,7 +169,7 @@ class Exposition(Collector):
 
 
 def _count_shares(
-    offered: Mapping[str, Offered], held: Mapping[str, Sequence[PodContainer]]
+    offered: Mapping[str, OfferedDevice], held: Mapping[str, Sequence[PodContainer]]
 ) -> Mapping[tuple[str, PodContainer], int]:
     """Return how many shares of each listed device each container has."""
     return Counter(
@@ -208,7 +208,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(404, explain=f"the only path is {PATH}")
             return
         with self.server.keep_open(self.connection):
-            kind, body = self.server.exposition().text(self.headers.get("Accept", ""))
+            kind, body = self.server.exposition().encode_metrics(self.headers.get("Accept", ""))
         self.send_response(200)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))

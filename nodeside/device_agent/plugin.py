@@ -13,8 +13,8 @@ from typing import Any
 
 from nodeside import log
 from nodeside.device_agent import messages
-from nodeside.device_agent.allocation import make_given, prefer_ids
-from nodeside.device_agent.inventory import Offered
+from nodeside.device_agent.allocation import make_grant, prefer_ids
+from nodeside.device_agent.inventory import OfferedDevice
 from nodeside.device_agent.registration import KUBELET_SOCKET, NotRegistered, file_prefix
 from nodeside.device_agent.rpc import (
     CallFailed,
@@ -39,7 +39,7 @@ class Plugin:
         self._give = device.give
         self._directory = directory
         self._prefix = file_prefix(device.resource)
-        self._offered: Mapping[str, Offered] = {}
+        self._offered: Mapping[str, OfferedDevice] = {}
         self._counting = threading.Lock()
         self.registrations = self.allocations = 0  # since the start
         self._list = Feed(self._list_response, messages.Empty)
@@ -48,7 +48,7 @@ class Plugin:
 
     # --- for the main thread
 
-    def offer(self, offered: Mapping[str, Offered]) -> None:
+    def offer(self, offered: Mapping[str, OfferedDevice]) -> None:
         """Send the devices to the kubelet, unless nothing that it sees of them has changed."""
         is_news = _visible_state(offered) != _visible_state(self._offered)
         self._offered = offered
@@ -56,10 +56,10 @@ class Plugin:
             self._list.send_again()
 
     def start(self) -> None:
-        """Listen on a new socket, since an older kubelet knows a stream by the name of its socket,
-        and would take the end of the old one for that of the new one.
+        """Listen on a new socket. Raises OSError if it cannot be made.
 
-        Raises OSError if that cannot be made.
+        An older kubelet knows a stream by the name of its socket: with the same name, it would take
+        the end of the old stream for that of the new one.
         """
         self.stop()
         for left in self._directory.glob(f"{self._prefix}-*.sock"):  # we hold the resource's lock
@@ -133,7 +133,7 @@ class Plugin:
         return messages.AllocateResponse(container_responses=responses)
 
     def _container_response(self, ids: Sequence[str]) -> Any:
-        found = make_given(self._give, self._offered, ids)
+        found = make_grant(self._give, self._offered, ids)
         log.fact("devices are given", resource=self.resource, devices=",".join(ids))
         with self._counting:
             self.allocations += 1
@@ -175,12 +175,12 @@ def _plugin_options() -> Any:
     return messages.DevicePluginOptions(get_preferred_allocation_available=True)
 
 
-def _visible_state(offered: Mapping[str, Offered]) -> Sequence[tuple[str, bool, int]]:
+def _visible_state(offered: Mapping[str, OfferedDevice]) -> Sequence[tuple[str, bool, int]]:
     """Return what the kubelet sees of the devices."""
     return [(id_, each.device.healthy, each.device.numa_node) for id_, each in offered.items()]
 
 
-def _device_message(each: Offered) -> Any:
+def _device_message(each: OfferedDevice) -> Any:
     numa = each.device.numa_node
     nodes = [] if numa < 0 else [messages.NUMANode(ID=numa)]
     return messages.Device(

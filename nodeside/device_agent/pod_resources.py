@@ -30,7 +30,7 @@ class PodContainer:
     name: str
 
 
-Held = Mapping[str, Mapping[str, Sequence[PodContainer]]]
+Holders = Mapping[str, Mapping[str, Sequence[PodContainer]]]
 """Who has the devices, by resource and the kubelet's ids, or by DRA driver and names in slices.
 
 Containers share the devices of one claim.
@@ -44,7 +44,7 @@ class PodResources:
         self._socket = socket
         self._trouble = ""
 
-    def find_holders(self) -> Held:
+    def find_holders(self) -> Holders:
         """Return who has which devices. Raises NoAnswer."""
         answer = self._ask_kubelet()
         self._trouble = ""

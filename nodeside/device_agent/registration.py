@@ -70,7 +70,7 @@ class Registration:
         self._is_registered = False
         self._next = 0.0  # monotonic seconds
         self._failures = 0
-        self._said = ""
+        self._trouble = ""
 
     def check(self, now: float) -> bool:
         """Register the plugin if that is missing and due; return whether the kubelet was asked.
@@ -101,7 +101,7 @@ class Registration:
         self._is_registered, self._failures, self._next = False, 0, now
 
     def _start_listening(self, now: float) -> bool:
-        """Listen on a new socket: the kubelet would take an old stream's end for the new one's."""
+        """Listen on a new socket; return whether that worked."""
         try:
             self._plugin.start()
         except OSError as error:
@@ -131,7 +131,7 @@ class Registration:
             self._note_failure(now, f"the kubelet does not take the plugin: {error}")
             return True
         # If the kubelet was replaced meanwhile, its identity differs at the next check.
-        self._is_registered, self._said = True, ""
+        self._is_registered, self._trouble = True, ""
         self._failures += 1  # counts as a failure until the kubelet watches
         self._next = now + backoff(self._failures, _UNWATCHED, _LONGEST)
         log.fact("registered with the kubelet", resource=self._plugin.resource)
@@ -144,6 +144,6 @@ class Registration:
 
     def _log_trouble(self, words: str) -> None:
         """Log a problem, unless it is the one that was logged last."""
-        if words != self._said:
-            self._said = words
+        if words != self._trouble:
+            self._trouble = words
             log.warning(words, resource=self._plugin.resource)

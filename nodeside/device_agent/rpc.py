@@ -62,7 +62,7 @@ class Unary:
 
 @dataclass(eq=False)
 class Feed:
-    """A method that streams what `latest` returns: at once, after `changed`, and each 30 s.
+    """A method that streams what `latest` returns: at once, after `send_again`, and each 30 s.
 
     `latest` waits for nothing. `request` is the class of the message that asks for it. Only the
     newest stream is served: there is one kubelet.
@@ -82,9 +82,9 @@ class Feed:
         """Send what `latest` returns now."""
         _event_loop().call_soon_threadsafe(self._news.set)
 
-    async def serve(self, stream: Any) -> None:
-        """Be the stream, until there is a newer one."""
-        self.end()
+    async def serve_stream(self, stream: Any) -> None:
+        """Serve a stream until a newer one begins."""
+        self.end_stream()
         mine = self._stream = asyncio.current_task()
         try:
             while True:
@@ -100,8 +100,8 @@ class Feed:
             if self._stream is mine:
                 self._stream = None
 
-    def end(self) -> None:
-        """End the stream that there is."""
+    def end_stream(self) -> None:
+        """End the stream that is being served, if any."""
         older, self._stream = self._stream, None
         if older is not None:
             older.cancel()
@@ -112,7 +112,7 @@ Services = Mapping[str, Mapping[str, Unary | Feed]]
 
 
 class RpcServer:
-    """Serves them; nothing listens before `start`."""
+    """Serves the methods of services; nothing listens before `start`."""
 
     def __init__(self, services: Services) -> None:
         self._methods = {
@@ -145,7 +145,7 @@ class RpcServer:
         self._path.unlink(missing_ok=True)
         for method in self._methods.values():
             if isinstance(method, Feed):
-                method.end()
+                method.end_stream()
         await asyncio.sleep(0)  # the streams send their end
         if self._calls:
             await asyncio.wait(self._calls, timeout=_GRACE)
@@ -169,7 +169,7 @@ class RpcServer:
         mine: Any = asyncio.current_task()
         self._calls[mine] = method
         try:
-            async with _Room(self._large) as room:
+            async with _MessageRoom(self._large) as room:
                 async with asyncio.timeout(_PATIENCE):
                     request = await _receive_message(stream, method.request, LARGEST, room)
                 if request is None:
@@ -183,7 +183,7 @@ class RpcServer:
         finally:
             self._calls.pop(mine, None)
         if isinstance(method, Feed):
-            await method.serve(stream)
+            await method.serve_stream(stream)
 
     async def _await_answer(self, method: Unary, request: Any) -> Any:
         work = asyncio.wrap_future(_start_handler(partial(method.handler, request)))
@@ -225,7 +225,7 @@ async def _call_async(
     kinds = type(request), response
     try:
         async with (
-            _Room(_answers) as room,
+            _MessageRoom(_answers) as room,
             asyncio.timeout(timeout),
             channel.request(method, Cardinality.UNARY_UNARY, *kinds, timeout=timeout) as stream,
         ):
@@ -253,19 +253,19 @@ async def _call_async(
 # --- messages and errors --------------------------------------------------------------------------
 
 
-class _Room(AsyncExitStack):
-    """The memory of a message. A large one holds `lock`, so there is one at a time."""
+class _MessageRoom(AsyncExitStack):
+    """The memory of a message. A large message holds `lock`, so there is only one at a time."""
 
     def __init__(self, lock: asyncio.Lock) -> None:
         super().__init__()
         self._lock = lock
 
-    async def take(self, size: int) -> None:
+    async def wait_for_room(self, size: int) -> None:
         if size > SMALL:
             await self.enter_async_context(self._lock)
 
 
-async def _receive_message(stream: Any, kind: Any, largest: int, room: _Room) -> Any:
+async def _receive_message(stream: Any, kind: Any, largest: int, room: _MessageRoom) -> Any:
     """Return a message, None if there is none. Raises GRPCError.
 
     grpclib's own function takes any size.
@@ -281,7 +281,7 @@ async def _receive_message(stream: Any, kind: Any, largest: int, room: _Room) ->
         if size > largest:
             words = f"the message has {size} bytes, more than {largest}"
             raise GRPCError(Status.RESOURCE_EXHAUSTED, words)
-        await room.take(size)
+        await room.wait_for_room(size)
         return kind.FromString(await data.recv_data(size))
     except (AssertionError, DecodeError) as exc:  # grpclib asserts that it did not end early
         raise GRPCError(Status.INTERNAL, "the message is malformed") from exc
@@ -340,7 +340,7 @@ def _start_loop() -> asyncio.AbstractEventLoop:
 
 
 def _wait_for(work: Coroutine[Any, Any, Any], seconds: float) -> Any:
-    """Do something in the loop and return its result. Raises TimeoutError."""
+    """Run a coroutine in the loop and return its result. Raises TimeoutError."""
     return asyncio.run_coroutine_threadsafe(work, _event_loop()).result(seconds)
 
 

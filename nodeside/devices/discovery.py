@@ -78,8 +78,11 @@ class FoundDevices:
 
 @frozen
 class _Place:
-    """Where a device is in sysfs, resolved (None: nowhere), the node that matched, and what is
-    wrong already."""
+    """Where a device is.
+
+    `path` is its resolved directory in sysfs, None if it has none. `node` is the device node that
+    matched, if any, and `why` what is already known to be wrong.
+    """
 
     path: Path | None
     node: str = ""
@@ -90,13 +93,13 @@ class _Place:
         return self.path or Path(self.node)
 
 
-def discover(
+def discover_devices(
     host: Host, device: Device, *, not_ready: str = "", ids: DeviceIds | None = None
 ) -> FoundDevices:
     """Return the devices of one entry. `not_ready` says why the driver is not ready, if it is not.
 
-    Whoever looks again and again passes the same `ids`. It takes a bit more than 30 s if the driver
-    hangs, and 10 s more if a regular expression does not come to an end.
+    A caller that looks again and again passes the same `ids`. The search takes a bit more than 30 s
+    if the driver hangs, and 10 s more if a regular expression does not come to an end.
     """
     found_devices = partial(FoundDevices, device.resource, is_ready=not not_ready)
     if device.discover.count:
@@ -112,7 +115,7 @@ def discover(
     if len(places) > MOST:
         notes = (f"more than {MOST} match; those after that are left out",)
         places = places[:MOST]
-    given = (ids or DeviceIds()).of([place.key for place in places])
+    given = (ids or DeviceIds()).assign_ids([place.key for place in places])
     devices = _Reading(host, device, places, given, not_ready).devices()
     return found_devices(tuple(sorted(devices, key=lambda each: natural_key(each.id))), notes)
 
@@ -145,7 +148,7 @@ def _find_places(host: Host, discover: Discover) -> Iterator[_Place]:
             if os.path.isdir(path) and path.resolve().is_relative_to(top):  # noqa: PTH112 - no error
                 yield _Place(path.resolve())
     for pattern in discover.nodes:
-        yield from _nodes_like(host, pattern)
+        yield from _find_matching_nodes(host, pattern)
 
 
 def _pci_functions(host: Host) -> Mapping[Path, PciDevice]:
@@ -160,7 +163,7 @@ def _pci_functions(host: Host) -> Mapping[Path, PciDevice]:
     return {path: each for path, each in found.items() if path.is_relative_to(top)}
 
 
-def _nodes_like(host: Host, pattern: str) -> Iterator[_Place]:
+def _find_matching_nodes(host: Host, pattern: str) -> Iterator[_Place]:
     paths = [host.dev]
     for part in pattern.removeprefix("/dev/").split("/"):
         paths = [found for path in paths for found in _match_part(path, part)]
@@ -232,7 +235,7 @@ class _Reading:
                     why=self.not_ready
                     or place.why
                     or trouble
-                    or self._without_node(place, nodes)
+                    or self._no_node_message(place, nodes)
                     or _disappeared_message(place)
                     or wrong.get(place.key, ""),
                 )
@@ -254,7 +257,7 @@ class _Reading:
             for key, text in texts.items()
         }
 
-    def _without_node(self, place: _Place, nodes: Mapping[Path, tuple[str, ...]]) -> str:
+    def _no_node_message(self, place: _Place, nodes: Mapping[Path, tuple[str, ...]]) -> str:
         wanted = self.device.give.nodes
         is_without = wanted is not None and wanted.class_ and not nodes.get(place.key)
         return f"it has no device node of class {wanted.class_}" if wanted and is_without else ""
@@ -265,7 +268,7 @@ class _Reading:
         """Return the files to read of a device, by their paths in driver.yaml."""
         health = (self.device.health.path,) if self.device.health else ()
         wanted = dict.fromkeys((*(each.path for each in self.device.attributes), *health))
-        return {name: file for name in wanted if (file := _only_match(path, name)) is not None}
+        return {name: file for name in wanted if (file := _find_only_match(path, name)) is not None}
 
     def _read_contents(
         self, files: Mapping[Path, Mapping[str, Path]]
@@ -355,7 +358,7 @@ def _disappeared_message(place: _Place) -> str:
     return "it disappeared" if place.path is not None and not place.path.exists() else ""
 
 
-def _only_match(directory: Path, pattern: str) -> Path | None:
+def _find_only_match(directory: Path, pattern: str) -> Path | None:
     """Return the one path that a pattern matches below a directory; None if it is not just one."""
     paths = [directory]
     for part in pattern.split("/"):

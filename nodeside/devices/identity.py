@@ -49,15 +49,15 @@ class DeviceIds:
     """
 
     def __init__(self, known: Mapping[Path, str] | None = None) -> None:
-        """`known` are those of an earlier process in this boot."""
+        """Begin with the ids in `known`, of an earlier process in this boot."""
         self._known: dict[Path, str] = dict(known or {})  # what was seen last comes last
 
     @property
     def known_ids(self) -> Mapping[Path, str]:
-        """Those of devices that are there or were, by resolved paths; seen last comes last."""
+        """The ids of devices present or gone, by resolved paths; the latest seen come last."""
         return self._known
 
-    def of(self, paths: Iterable[Path]) -> Mapping[Path, str]:
+    def assign_ids(self, paths: Iterable[Path]) -> Mapping[Path, str]:
         """Return an id for each resolved path: its PCI function's, with -2, -3 … for further ones.
 
         A device on USB has its port in the id. Without a PCI function, the id is the name.

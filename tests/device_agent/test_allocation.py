@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nodeside.device_agent.allocation import DeviceUnhealthy, UnknownDevice, make_given, prefer_ids
-from nodeside.device_agent.inventory import Inventory, Offered
+from nodeside.device_agent.allocation import DeviceUnhealthy, UnknownDevice, make_grant, prefer_ids
+from nodeside.device_agent.inventory import Inventory, OfferedDevice
 from nodeside.devices.discovery import FoundDevice, FoundDevices
 from nodeside.spec.devices import Give
 
@@ -17,14 +17,14 @@ def device(name: str, *, numa: int = 0, root: str = "pci0000:00", why: str = "")
     return FoundDevice(name, f"{name}.0", nodes, numa, pci_root=root, why=why)
 
 
-def offered(*devices: FoundDevice, shares: int = 1) -> dict[str, Offered]:
+def offered(*devices: FoundDevice, shares: int = 1) -> dict[str, OfferedDevice]:
     inventory = Inventory("example.com/edu", shares)
     inventory.update(FoundDevices("example.com/edu", devices), 0.0)
     return dict(inventory.known.offered)
 
 
 def test_a_container_gets_the_nodes_and_the_names_of_its_devices_in_order() -> None:
-    found = make_given(
+    found = make_grant(
         Give(environment=VARIABLES), offered(device("a2"), device("a10")), ["a10", "a2"]
     )
     assert found.nodes == ("/dev/a2", "/dev/control", "/dev/a10")
@@ -37,7 +37,7 @@ def test_a_container_gets_the_nodes_and_the_names_of_its_devices_in_order() -> N
 
 
 def test_two_shares_of_a_device_give_it_once() -> None:
-    found = make_given(
+    found = make_grant(
         Give(environment=VARIABLES), offered(device("a"), shares=2), ["a::1", "a::0"]
     )
     assert found.environment["IDS"] == "a"
@@ -46,7 +46,7 @@ def test_two_shares_of_a_device_give_it_once() -> None:
 
 def test_units_without_an_address_leave_its_variable_empty() -> None:
     units = offered(*(FoundDevice(str(number)) for number in (3, 17)))
-    assert make_given(Give(environment=VARIABLES), units, ["17", "3"]).environment == {
+    assert make_grant(Give(environment=VARIABLES), units, ["17", "3"]).environment == {
         "IDS": "3,17",
         "BDF": "",
         "NODES": "<>",
@@ -57,12 +57,12 @@ def test_units_without_an_address_leave_its_variable_empty() -> None:
 @pytest.mark.parametrize("wrong", ["b", "", "a::0", "a" * 10000])
 def test_a_device_that_is_not_listed_is_not_given(wrong: str) -> None:
     with pytest.raises(UnknownDevice, match="there is no device"):
-        make_given(Give(), offered(device("a")), ["a", wrong])
+        make_grant(Give(), offered(device("a")), ["a", wrong])
 
 
 def test_a_device_that_does_not_work_is_not_given_and_it_says_why() -> None:
     with pytest.raises(DeviceUnhealthy, match="a does not work: bound to no driver"):
-        make_given(Give(), offered(device("a", why="bound to no driver, not to edu")), ["a"])
+        make_grant(Give(), offered(device("a", why="bound to no driver, not to edu")), ["a"])
 
 
 def test_devices_come_from_the_smallest_root_that_has_enough() -> None:

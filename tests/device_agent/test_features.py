@@ -77,7 +77,7 @@ def edu(*revisions: str, of: Driver | None = None) -> list[ResourceSnapshot]:
 
 def labels(features: Features, *revisions: str, version: str = "1.0.0") -> dict[str, str]:
     """Without what they begin with."""
-    made = features.labels(edu(*revisions), version)
+    made = features.make_labels(edu(*revisions), version)
     assert made is not None
     assert all(key.startswith(PREFIX) for key in made)
     return {key.removeprefix(PREFIX): value for key, value in made.items()}
@@ -98,13 +98,13 @@ def test_they_say_what_the_devices_and_the_driver_are() -> None:
 def test_devices_are_counted_over_all_entries_and_not_their_shares() -> None:
     declared = driver(EDU, UNITS)
     seen = [*edu("0x10", of=declared), snapshot(declared, "example.com/unit", {}, {}, {})]
-    found = Features(declared).labels(seen, "")
+    found = Features(declared).make_labels(seen, "")
     assert found == {f"{PREFIX}count": "4", f"{PREFIX}revision": "0x10"}
 
 
 def test_nothing_is_said_before_all_devices_were_looked_for() -> None:
     declared = driver(EDU, UNITS)
-    assert Features(declared).labels(edu("0x10", of=declared), "1.0.0") is None
+    assert Features(declared).make_labels(edu("0x10", of=declared), "1.0.0") is None
 
 
 def test_a_node_without_the_devices_has_a_count_of_none() -> None:
@@ -186,7 +186,7 @@ class Recorded:
     written: list[Mapping[str, str]] = field(default_factory=list)
     fails: int = 0
 
-    def write(self, labels: Mapping[str, str]) -> None:
+    def write_labels(self, labels: Mapping[str, str]) -> None:
         if self.fails:
             self.fails -= 1
             raise SystemRefused("no way")
@@ -216,7 +216,7 @@ class Scene:
         )
 
     def step(self, now: float) -> float:
-        return self.labelling.step(now)
+        return self.labelling.update_labels(now)
 
     @property
     def revisions_written(self) -> list[str | None]:
@@ -314,7 +314,7 @@ def test_another_sink_gets_them_at_once(scene: Scene) -> None:
 def test_a_feature_file_says_the_labels_until_it_expires(tmp_path: Path) -> None:
     now = 1_700_000_000.0
     file = FeatureFile(tmp_path, "edu", lambda: now)
-    file.write(THREE)
+    file.write_labels(THREE)
 
     assert names(tmp_path) == ["nodeside-edu"]
     assert feature_files.read(tmp_path, now) == THREE
@@ -325,10 +325,10 @@ def test_a_feature_file_says_the_labels_until_it_expires(tmp_path: Path) -> None
 
 def test_a_feature_file_appears_whole(tmp_path: Path) -> None:
     file = FeatureFile(tmp_path, "edu")
-    file.write(THREE)
+    file.write_labels(THREE)
     before = file.path.stat().st_ino
     with file.path.open() as reader:
-        file.write({f"{PREFIX}count": "1"})
+        file.write_labels({f"{PREFIX}count": "1"})
         assert f"{PREFIX}revision=0x10" in reader.read()
     assert file.path.stat().st_ino != before
     assert feature_files.read(tmp_path, time.time()) == {f"{PREFIX}count": "1"}
@@ -336,13 +336,13 @@ def test_a_feature_file_appears_whole(tmp_path: Path) -> None:
 
 def test_the_largest_file_is_read_by_nfd(tmp_path: Path) -> None:
     many = {f"feature.nodeside.io/{'d' * 40}.{n:022}": "v" * 63 for n in range(FEATURE_LIMIT)}
-    FeatureFile(tmp_path, "d" * 40).write(many)
+    FeatureFile(tmp_path, "d" * 40).write_labels(many)
     assert feature_files.read(tmp_path, time.time()) == many
 
 
 def test_a_directory_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
     with pytest.raises(SystemRefused, match="gone"):
-        FeatureFile(tmp_path / "gone", "edu").write(THREE)
+        FeatureFile(tmp_path / "gone", "edu").write_labels(THREE)
 
 
 # --- the node itself -----------------------------------------------------------------------------
@@ -364,8 +364,8 @@ def test_a_change_is_one_patch_which_removes_what_is_stale(server: ApiServer) ->
     server.labels["n1"] = {**others, f"{PREFIX}serial": "7", f"{PREFIX}count": "2"}
     sink = NodeLabels(Client(server.access, CALLER), "n1", "edu")
 
-    sink.write(THREE)
-    sink.write(THREE)
+    sink.write_labels(THREE)
+    sink.write_labels(THREE)
 
     assert server.labels["n1"] == others | THREE
     assert [request.method for request in server.seen] == ["GET", "PATCH", "GET"]
@@ -388,11 +388,11 @@ def test_a_refusal_says_which_rule_is_missing(
     labelling = LabelLoop(driver(EDU), Host(tmp_path), lambda: iter(edu("0x10")), sinks)
     say_ready(labelling.host)
 
-    labelling.step(0.0)
+    labelling.update_labels(0.0)
     [warning] = warnings(caplog)
     hint = str(getattr(warning, "fields", {})["hint"])
     assert 'resources: ["nodes"], verbs: ["get", "patch"]' in hint
-    labelling.step(1.0)
+    labelling.update_labels(1.0)
     assert server.labels["n1"][f"{PREFIX}revision"] == "0x10"
 
 

@@ -161,7 +161,7 @@ def test_what_ends_a_thread_is_news(host: Host, monkeypatch: pytest.MonkeyPatch)
     def broken(*_: object, **__: object) -> FoundDevices:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("nodeside.device_agent.finder.discover", broken)
+    monkeypatch.setattr("nodeside.device_agent.finder.discover_devices", broken)
     news: News = SimpleQueue()
     finder = Finder(driver(UNITS), host, news)
     assert isinstance(news.get(timeout=LONG), ZeroDivisionError)

@@ -23,7 +23,7 @@ def seen(
     """What an agent keeps that saw these."""
     ours = kept(state, resource, boot)
     ids = ours.read()
-    ids.of(paths)
+    ids.assign_ids(paths)
     ours.write(ids)
     return ids
 
@@ -33,8 +33,8 @@ def test_what_is_left_of_a_function_keeps_its_id_when_the_agent_starts(tmp_path:
 
     ids = kept(tmp_path).read()
 
-    assert ids.of(PORTS[1:]) == {PORTS[1]: "00:06.0-2", PORTS[2]: "00:06.0-3"}
-    assert ids.of(PORTS)[PORTS[0]] == "00:06.0"
+    assert ids.assign_ids(PORTS[1:]) == {PORTS[1]: "00:06.0-2", PORTS[2]: "00:06.0-3"}
+    assert ids.assign_ids(PORTS)[PORTS[0]] == "00:06.0"
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_another_boot_or_resource_has_ids_of_its_own(
 ) -> None:
     """After a reboot, drivers may count in another order."""
     seen(tmp_path, *PORTS)
-    assert kept(tmp_path, resource, boot).read().of(PORTS[1:])[PORTS[1]] == "00:06.0"
+    assert kept(tmp_path, resource, boot).read().assign_ids(PORTS[1:])[PORTS[1]] == "00:06.0"
 
 
 def test_what_has_not_changed_is_not_written(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_two_devices_never_have_one_id_though_a_file_says_so(tmp_path: Path) -> 
     (file,) = (tmp_path / "ids").iterdir()
     paths = [str(path) for path in PORTS]
     file.write_text(json.dumps(RECORD | {"paths": paths, "ids": ["00:06.0"] * 3}))
-    assert len(set(kept(tmp_path).read().of(PORTS).values())) == 3
+    assert len(set(kept(tmp_path).read().assign_ids(PORTS).values())) == 3
 
 
 def test_a_directory_that_cannot_be_written_is_said_once(
@@ -106,7 +106,7 @@ def test_a_directory_that_cannot_be_written_is_said_once(
     ours = kept(state)
     ids = ours.read()
     for number in (1, 2, 3):
-        ids.of(PORTS[:number])
+        ids.assign_ids(PORTS[:number])
         ours.write(ids)
     assert said[-1:] == ["cannot save the ids of devices"]
     assert said.count("cannot save the ids of devices") == 1
@@ -119,7 +119,7 @@ def test_of_too_many_those_that_were_seen_last_are_kept(tmp_path: Path) -> None:
     ours = kept(tmp_path)
     ids = ours.read()
     for paths in (gone, there):
-        ids.of(paths)
+        ids.assign_ids(paths)
         ours.write(ids)
 
     again = kept(tmp_path).read().known_ids
@@ -135,6 +135,6 @@ def test_of_too_many_those_that_were_seen_last_are_kept(tmp_path: Path) -> None:
 def test_without_a_directory_nothing_is_kept() -> None:
     ours = kept(None)
     ids = ours.read()
-    ids.of(PORTS)
+    ids.assign_ids(PORTS)
     ours.write(ids)
     assert kept(None).read().known_ids == {}

@@ -14,9 +14,9 @@ import pytest
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
-from nodeside.device_agent.inventory import Known, Offered, ResourceSnapshot
+from nodeside.device_agent.inventory import KnownDevices, OfferedDevice, ResourceSnapshot
 from nodeside.device_agent.metrics import Exposition, parse_number, serve_metrics
-from nodeside.device_agent.pod_resources import Held, NoAnswer, PodContainer
+from nodeside.device_agent.pod_resources import Holders, NoAnswer, PodContainer
 from nodeside.devices.discovery import FoundDevice
 from nodeside.protocol.ready_file import ready_path
 from nodeside.spec.devices import Attribute, Metric, MetricType
@@ -44,8 +44,8 @@ HOLDER = PodContainer("default", "worker", "main")
 def snapshot(*devices: FoundDevice, shares: int = 1) -> ResourceSnapshot:
     suffixes = [f"::{share}" for share in range(shares)] if shares > 1 else [""]
     names = {f"{device.id}{suffix}": device for device in devices for suffix in suffixes}
-    offered = {name: Offered(name, device) for name, device in names.items()}
-    return ResourceSnapshot("example.com/edu", ATTRIBUTES, Known(offered), True, 2, 3)
+    offered = {name: OfferedDevice(name, device) for name, device in names.items()}
+    return ResourceSnapshot("example.com/edu", ATTRIBUTES, KnownDevices(offered), True, 2, 3)
 
 
 def samples(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
@@ -61,14 +61,14 @@ def scraped(
 ) -> dict[str, list[tuple[dict[str, str], float]]]:
     asked: list[int] = []
 
-    def who() -> Held:
+    def who() -> Holders:
         asked.append(1)
         if held is None:
             raise NoAnswer("there is no kubelet")
         mine = {name: [holder] for name, holder in held.items()}
         return {"example.com/edu": mine, "example.com/other": {"00:06.0": [HOLDER]}}
 
-    kind, body = Exposition(driver(EDU), host, snapshots, who).text("")
+    kind, body = Exposition(driver(EDU), host, snapshots, who).encode_metrics("")
     assert kind.startswith("text/plain")
     assert len(asked) == 1, "a kubelet that hangs takes one deadline, however many resources"
     return samples(body.decode())
@@ -138,7 +138,7 @@ def test_who_has_a_device_is_named_while_it_has_it(tmp_path: Path) -> None:
 
 def test_of_a_driver_that_is_not_waited_for_nothing_is_said(tmp_path: Path) -> None:
     """Else it would be told for ever that it is not ready."""
-    _, body = Exposition(None, Host(tmp_path), [snapshot(WORKS)], dict).text("")
+    _, body = Exposition(None, Host(tmp_path), [snapshot(WORKS)], dict).encode_metrics("")
     found = samples(body.decode())
     assert "nodeside_driver_ready" not in found
     assert found["nodeside_device_healthy"] == [(of("00:05.0"), 1.0)]

@@ -38,7 +38,7 @@ def discover(host: Host, *, not_ready: str = "", **entry: Any) -> FoundDevices:
     reader = Reader(Document("driver.yaml", document))
     device = reader.read(shape_of(Device), document, ())
     assert reader.mistakes == []
-    return discovery.discover(host, device, not_ready=not_ready)
+    return discovery.discover_devices(host, device, not_ready=not_ready)
 
 
 def add_edu(host: Host, address: str, number: int, *, driver: str = "edu") -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeside.device_agent.allocation import Given, make_given
+from nodeside.device_agent.allocation import ContainerGrant, make_grant
 from nodeside.device_agent.inventory import Inventory
 from nodeside.devices import discovery
 from nodeside.devices.discovery import FoundDevices
@@ -92,7 +92,7 @@ def dfl(
 
 
 def discover(host: Host) -> FoundDevices:
-    return discovery.discover(host, ENTRY)
+    return discovery.discover_devices(host, ENTRY)
 
 
 def ids(found: FoundDevices) -> list[str]:
@@ -103,11 +103,11 @@ def whys(found: FoundDevices) -> dict[str, str]:
     return {each.id: each.why for each in found.devices}
 
 
-def container(found: FoundDevices) -> Given:
+def container(found: FoundDevices) -> ContainerGrant:
     """What a container gets that asked for all of them."""
     inventory = Inventory(ENTRY.resource, ENTRY.shares)
     inventory.update(found, 0.0)
-    return make_given(ENTRY.give, inventory.known.offered, ids(found))
+    return make_grant(ENTRY.give, inventory.known.offered, ids(found))
 
 
 both = pytest.mark.parametrize(("add", "name"), [(opae, "intel-fpga-port"), (dfl, "dfl-port")])
@@ -130,7 +130,7 @@ def test_two_cards_are_two_devices_with_their_addresses_and_their_nodes(
     ]
     assert [each.attributes for each in found.devices] == [{"afu_id": AFU}] * 2
     assert whys(found) == {"5e:00.0": "", "af:00.0": ""}
-    assert container(found) == Given(
+    assert container(found) == ContainerGrant(
         (f"/dev/{name}.1", f"/dev/{name}.0"),
         {
             "ACCELERATOR_DEVICES": "5e:00.0,af:00.0",

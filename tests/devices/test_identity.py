@@ -20,7 +20,7 @@ BUS = DEVICES / "pci0000:00"
 
 
 def ids_of(paths: list[Path]) -> list[str]:
-    by_path = DeviceIds().of(reversed(paths))
+    by_path = DeviceIds().assign_ids(reversed(paths))
     return [by_path[path] for path in paths]
 
 
@@ -61,29 +61,29 @@ PORTS = [BUS / CARD / f"dfl-port.{number}" for number in range(5)]
 def test_who_stays_keeps_the_id_and_who_is_new_gets_a_free_one() -> None:
     """A port may go to a virtual function while the others stay."""
     ids = DeviceIds()
-    first = ids.of(PORTS[:3])
+    first = ids.assign_ids(PORTS[:3])
     assert [first[path] for path in PORTS[:3]] == ["3a:00.0", "3a:00.0-2", "3a:00.0-3"]
-    left = ids.of(PORTS[1:3])
+    left = ids.assign_ids(PORTS[1:3])
     assert left == {PORTS[1]: "3a:00.0-2", PORTS[2]: "3a:00.0-3"}
-    assert ids.of(PORTS[1:]) == {**left, PORTS[3]: "3a:00.0", PORTS[4]: "3a:00.0-4"}
+    assert ids.assign_ids(PORTS[1:]) == {**left, PORTS[3]: "3a:00.0", PORTS[4]: "3a:00.0-4"}
 
 
 def test_who_comes_back_gets_the_id_it_had_unless_another_has_it_now() -> None:
     """In whatever order the driver comes to them."""
     ids = DeviceIds()
-    ids.of(PORTS[:2])
-    ids.of([])
-    assert ids.of([PORTS[1]]) == {PORTS[1]: "3a:00.0-2"}
-    assert ids.of([PORTS[1], PORTS[4]]) == {PORTS[1]: "3a:00.0-2", PORTS[4]: "3a:00.0"}
-    assert ids.of([PORTS[0], PORTS[4]]) == {PORTS[0]: "3a:00.0-2", PORTS[4]: "3a:00.0"}
-    assert ids.of(PORTS[:2]) == {PORTS[0]: "3a:00.0-2", PORTS[1]: "3a:00.0"}
+    ids.assign_ids(PORTS[:2])
+    ids.assign_ids([])
+    assert ids.assign_ids([PORTS[1]]) == {PORTS[1]: "3a:00.0-2"}
+    assert ids.assign_ids([PORTS[1], PORTS[4]]) == {PORTS[1]: "3a:00.0-2", PORTS[4]: "3a:00.0"}
+    assert ids.assign_ids([PORTS[0], PORTS[4]]) == {PORTS[0]: "3a:00.0-2", PORTS[4]: "3a:00.0"}
+    assert ids.assign_ids(PORTS[:2]) == {PORTS[0]: "3a:00.0-2", PORTS[1]: "3a:00.0"}
 
 
 @pytest.mark.slow
 def test_a_driver_that_counts_on_at_each_load_changes_no_id_and_fills_no_memory() -> None:
     ids = DeviceIds()
     for number in range(5000):
-        assert list(ids.of([BUS / CARD / f"port.{number}"]).values()) == ["3a:00.0"]
+        assert list(ids.assign_ids([BUS / CARD / f"port.{number}"]).values()) == ["3a:00.0"]
     assert len(ids._known) < 4100
 
 

@@ -13,8 +13,8 @@ import pytest
 import nodeside
 from cluster.model.snapshot import Settings
 from cluster.options.devices.agent_manifests import device_agent
-from nodeside.device_agent.allocation import Given, make_given
-from nodeside.device_agent.inventory import Offered
+from nodeside.device_agent.allocation import ContainerGrant, make_grant
+from nodeside.device_agent.inventory import OfferedDevice
 from nodeside.devices.discovery import FoundDevice
 from nodeside.spec import Driver, load
 from tests import yaml_in_c as yaml
@@ -62,10 +62,13 @@ def test_the_containerfile_copies_what_is_there_and_all_that_driver_yaml_names(
 def test_units_that_are_counted_are_named_by_their_numbers() -> None:
     [device] = load(FPGA / "aws" / "driver.yaml").spec.devices
     offered = {
-        name: Offered(name, FoundDevice(name)) for name in map(str, range(device.discover.count))
+        name: OfferedDevice(name, FoundDevice(name))
+        for name in map(str, range(device.discover.count))
     }
     assert len(offered) == 40
-    assert make_given(device.give, offered, ["17", "3"]) == Given((), {"ACCELERATOR_UNITS": "3,17"})
+    assert make_grant(device.give, offered, ["17", "3"]) == ContainerGrant(
+        (), {"ACCELERATOR_UNITS": "3,17"}
+    )
 
 
 def test_the_daemon_set_is_what_the_controller_would_make() -> None:

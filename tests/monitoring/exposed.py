@@ -7,7 +7,7 @@ from pathlib import Path
 from cluster.manager.metrics import FAMILIES
 from cluster.model.names import SILENT
 from cluster.model.states import BuildProgress, Phase, Place
-from nodeside.device_agent.inventory import Known, Offered, ResourceSnapshot
+from nodeside.device_agent.inventory import KnownDevices, OfferedDevice, ResourceSnapshot
 from nodeside.device_agent.metrics import Exposition
 from nodeside.device_agent.pod_resources import PodContainer
 from nodeside.devices.discovery import FoundDevice
@@ -21,8 +21,8 @@ from tests.device_agent.node import driver, say_ready
 def exposed(directory: Path) -> set[str]:
     """The names of all metrics of the controller, and of an agent whose device a pod has."""
     say_ready(Host(directory))
-    offered = {"00:05.0": Offered("00:05.0", FoundDevice("00:05.0"))}
-    snapshot = ResourceSnapshot(EDU["resource"], (), Known(offered), True, 1, 1)
+    offered = {"00:05.0": OfferedDevice("00:05.0", FoundDevice("00:05.0"))}
+    snapshot = ResourceSnapshot(EDU["resource"], (), KnownDevices(offered), True, 1, 1)
     held = {"00:05.0": [PodContainer("default", "worker", "main")]}
     agent = Exposition(driver(EDU), Host(directory), [snapshot], lambda: {EDU["resource"]: held})
     samples = {sample.name for family in agent.collect() for sample in family.samples}

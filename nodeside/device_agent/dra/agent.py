@@ -17,8 +17,8 @@ from nodeside.device_agent.dra.publisher import Publication, Publisher
 from nodeside.device_agent.dra.service import ClaimService
 from nodeside.device_agent.dra.site import Site
 from nodeside.device_agent.dra.slices import MOST, Document, device_document, full_address
-from nodeside.device_agent.inventory import Inventory, Offered, ResourceSnapshot
-from nodeside.device_agent.pod_resources import Held
+from nodeside.device_agent.inventory import Inventory, OfferedDevice, ResourceSnapshot
+from nodeside.device_agent.pod_resources import Holders
 from nodeside.devices.discovery import FoundDevices
 from nodeside.spec import Driver
 from nodeside.spec.devices import dra_devices
@@ -36,17 +36,17 @@ class DraAgent:
         self._entries = {each.resource: each for each in dra_devices(driver.spec.devices)}
         entries = list(self._entries.values())
         self._service = ClaimService(driver.name, entries, site, self._fetch_claim)
-        self._driver = DraDriver(driver.name, site, self._service, self._kubelet_came)
+        self._driver = DraDriver(driver.name, site, self._service, self._note_kubelet_answer)
         self._inventories: dict[str, Inventory] = {}
         self._publisher: Publisher | None = None
         self._ids: dict[str, tuple[str, str]] = {}  # of PCI functions, by address
         self._is_cut = False
 
-    def takes(self, resource: str) -> bool:
+    def offers_to_claims(self, resource: str) -> bool:
         """Whether a resource is offered to claims."""
         return resource in self._entries
 
-    def take(self, found: FoundDevices, now: float) -> None:
+    def take_devices(self, found: FoundDevices, now: float) -> None:
         """Offer the devices that were found for one resource."""
         name = found.resource
         is_new = name not in self._inventories
@@ -78,9 +78,9 @@ class DraAgent:
             self._publisher = Publisher(publication)
             self._publisher.set_devices(self._working_devices())
         if not is_serving:
-            self._publish_no_more()
+            self._stop_publishing()
 
-    def snapshots(self) -> Iterator[ResourceSnapshot]:
+    def list_snapshots(self) -> Iterator[ResourceSnapshot]:
         """Yield what is known of each resource, for the metrics."""
         for name, inventory in list(self._inventories.items()):  # other threads ask
             yield ResourceSnapshot(
@@ -89,10 +89,10 @@ class DraAgent:
                 known=inventory.known,
                 is_watched=self.is_watched,
                 registrations=self._driver.registrations,
-                allocations=self._service.preparations(name),
+                allocations=self._service.count_preparations(name),
             )
 
-    def holders(self, held: Held) -> Held:
+    def find_holders(self, held: Holders) -> Holders:
         """Return who has the devices by resource, as `held` knows it by the driver's name."""
         mine = held.get(self._driver.name, {})
         return {
@@ -105,23 +105,23 @@ class DraAgent:
         }
 
     def close(self) -> None:
-        """End it. The kubelet deletes the slices unless an agent comes back within 30 s."""
-        self._publish_no_more()
+        """Stop. The kubelet deletes the slices unless an agent comes back within 30 s."""
+        self._stop_publishing()
         self._driver.close()
 
     def _fetch_claim(self, namespace: str, name: str) -> Document:
         """Ask for a claim, in one of the server's threads. Raises KubernetesError."""
         with closing(DraClient(self._site.access)) as cluster:
-            return cluster.claim(namespace, name)
+            return cluster.fetch_claim(namespace, name)
 
-    def _publish_no_more(self) -> None:
+    def _stop_publishing(self) -> None:
         if self._publisher is not None:
             self._publisher.close()
             self._publisher = None
 
-    def _kubelet_came(self) -> None:
+    def _note_kubelet_answer(self) -> None:
         if publisher := self._publisher:  # another thread may take it away
-            publisher.kubelet_came()
+            publisher.note_kubelet_answer()
 
     # --- what is published
 
@@ -138,7 +138,7 @@ class DraAgent:
         self._is_cut = len(devices) > MOST
         return devices
 
-    def _device_document(self, resource: str, offered: Offered) -> Document:
+    def _device_document(self, resource: str, offered: OfferedDevice) -> Document:
         attributes = self._entries[resource].attributes
         return device_document(
             device_name(resource, offered.id),

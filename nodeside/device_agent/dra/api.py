@@ -45,19 +45,19 @@ class DraClient:
     def __init__(self, access: PodAccess) -> None:
         self._client = Client(access, CALLER, answer=_LARGEST)
 
-    def node_uid(self, node: str) -> str:
+    def fetch_node_uid(self, node: str) -> str:
         return str(mapping_at(self._client.send(read_node(node)), "metadata").get("uid", ""))
 
-    def claim(self, namespace: str, name: str) -> Document:
+    def fetch_claim(self, namespace: str, name: str) -> Document:
         path = f"/apis/{API}/namespaces/{quote(namespace, safe='')}/{_CLAIMS}/"
         path += quote(name, safe="")
         return self._client.send(ApiCall("get", _CLAIMS, f"{namespace}/{name}", "GET", path))
 
-    def slices(self, driver: str, node: str) -> list[Document]:
+    def list_slices(self, driver: str, node: str) -> list[Document]:
         """Return the ResourceSlices of a driver on a node."""
         return list(self._list_slices(driver, node, {"limit": str(_PAGE)}))
 
-    def versions(self, driver: str, node: str) -> Mapping[str, str]:
+    def list_versions(self, driver: str, node: str) -> Mapping[str, str]:
         """Return the resourceVersion of each slice by name, from the API server's cache."""
         found = self._list_slices(driver, node, {"resourceVersion": "0"}, _METADATA_ONLY)
         return {_object_name(each): resource_version(each) for each in found}
@@ -76,7 +76,7 @@ class DraClient:
                 return
             query["continue"] = next_page
 
-    def write(self, write: Write) -> Document:
+    def send_write(self, write: Write) -> Document:
         """Send a write; return the slice as it is stored now, or the answer to a DELETE."""
         path = _PATH if write.verb == "create" else f"{_PATH}/{quote(write.name, safe='')}"
         method = {"create": "POST", "update": "PUT", "delete": "DELETE"}[write.verb]

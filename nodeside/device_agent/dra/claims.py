@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nodeside.device_agent.allocation import Given
+from nodeside.device_agent.allocation import ContainerGrant
 from nodeside.device_agent.dra.slices import mapping_at
 from nodeside.errors import NodesideError
 from nodeside.protocol.labels import API_GROUP
@@ -30,8 +30,8 @@ class ClaimUnfit(NodesideError):
 
 
 @frozen
-class Allotted:
-    """A device that a request of a claim was allocated. Raises ClaimUnfit for odd names."""
+class AllottedDevice:
+    """A device that a request of a claim was allocated. Raises ClaimUnfit for an invalid name."""
 
     request: str
     device: str
@@ -49,7 +49,7 @@ class Claim:
     uid: str
     namespace: str
     name: str
-    devices: tuple[Allotted, ...]
+    devices: tuple[AllottedDevice, ...]
 
     @property
     def by_request(self) -> Mapping[str, Sequence[str]]:
@@ -64,7 +64,7 @@ class Claim:
 class Edits:
     """What a container gets for a request."""
 
-    given: tuple[tuple[Given, tuple[Mount, ...]], ...]
+    given: tuple[tuple[ContainerGrant, tuple[Mount, ...]], ...]
 
     def document(self) -> dict[str, Any]:
         """Return CDI's containerEdits, {} if it gets nothing.
@@ -113,10 +113,10 @@ def read_claim(
     return Claim(uid, namespace, name, tuple(_read_allotted(each) for each in mine))
 
 
-def _read_allotted(result: Mapping[str, Any]) -> Allotted:
+def _read_allotted(result: Mapping[str, Any]) -> AllottedDevice:
     # A request with alternatives is "request/alternative"; containers name only the request.
     request = str(result.get("request")).partition("/")[0]
-    return Allotted(request, str(result.get("device")))
+    return AllottedDevice(request, str(result.get("device")))
 
 
 # --- CDI ----------------------------------------------------------------------------------------
@@ -133,9 +133,9 @@ def cdi_device(claim: Claim, request: str) -> str:
 
 
 def cdi_spec(kind: str, claim: Claim, edits: Mapping[str, Edits]) -> dict[str, Any] | None:
-    """Return the CDI specification of a claim, by requests; None if nothing is to be given.
+    """Return the CDI specification of a claim, with a device for each request; None if it is empty.
 
-    A CDI device without edits is none that a runtime takes.
+    Requests without edits are left out, since runtimes refuse such a device.
     """
     devices = [
         {"name": cdi_device(claim, request), "containerEdits": document}

@@ -29,16 +29,16 @@ _FIRST, _LONGEST = 1.0, 30.0  # seconds between attempts to listen
 class DraDriver:
     """The DRA driver of a Driver, if this agent has its lock; `check` is called every second or so.
 
-    `kubelet_came` is called when the kubelet has accepted or refused a registration.
+    `on_kubelet_answer` is called when the kubelet has accepted or refused a registration.
     """
 
     def __init__(
-        self, driver: str, site: Site, service: ClaimService, kubelet_came: Callable[[], None]
+        self, driver: str, site: Site, service: ClaimService, on_kubelet_answer: Callable[[], None]
     ) -> None:
         self.name = dra_driver(driver)
         self._socket, self._registered_by = site.service(driver), site.registration(driver)
         self._service = service
-        self._kubelet_came = kubelet_came
+        self._on_kubelet_answer = on_kubelet_answer
         self._server = RpcServer(service.services)
         self._registration = RpcServer(
             {
@@ -52,7 +52,7 @@ class DraDriver:
         )
         self._lock = LockFile(self._socket.with_name("agent.lock"))
         self._sockets: Mapping[Path, Identity | None] = {}
-        self._failures, self._next, self._said = 0, 0.0, ""
+        self._failures, self._next, self._trouble = 0, 0.0, ""
         self.registrations = 0  # since the start
         self.is_registered = False
 
@@ -71,11 +71,11 @@ class DraDriver:
             self._next = now + backoff(self._failures, _FIRST, _LONGEST)
             self._log_trouble(f"cannot serve the kubelet: {exc}")
             return False
-        self._failures, self._said = 0, ""
+        self._failures, self._trouble = 0, ""
         return True
 
     def close(self) -> None:
-        """End it, and let another agent be the driver."""
+        """Stop, and let another agent be the driver."""
         self._stop_listening()
         self._service.close()
         self._lock.release()
@@ -119,8 +119,8 @@ class DraDriver:
 
     def _log_trouble(self, words: str) -> None:
         """Log a trouble once."""
-        if words != self._said:
-            self._said = words
+        if words != self._trouble:
+            self._trouble = words
             log.warning(words, driver=self.name)
 
     # --- for the server's threads
@@ -142,5 +142,5 @@ class DraDriver:
             log.warning(
                 "the kubelet refused to register the driver", driver=self.name, why=status.error
             )
-        self._kubelet_came()
+        self._on_kubelet_answer()
         return messages.RegistrationStatusResponse()

@@ -26,8 +26,8 @@ _SUFFIX = ".json"
 _MOST = 4096  # claims; a node has some hundred pods
 
 
-class Prepared:
-    """The prepared claims of one DRA driver, by uid. Of several agents, one may have it."""
+class PreparedClaims:
+    """The prepared claims of one DRA driver, by uid. Only one agent on a node may have them."""
 
     def __init__(self, state: Path, cdi: Path, kind: str) -> None:
         """Read what is there. Raises SystemRefused if a directory is missing and cannot be made."""
@@ -40,8 +40,8 @@ class Prepared:
         self.claims: dict[str, Claim] = dict(self._read_records())
         self._sweep_leftovers()
 
-    def keep(self, claim: Claim, spec: Mapping[str, Any] | None) -> None:
-        """Say that a claim is prepared, and what its containers get. Raises NodesideError."""
+    def record_claim(self, claim: Claim, spec: Mapping[str, Any] | None) -> None:
+        """Record a prepared claim, and write what its containers get. Raises NodesideError."""
         if self.claims.get(claim.uid) != claim:
             publish(self._record_path(claim.uid), encode(claim))
             self.claims[claim.uid] = claim
@@ -50,7 +50,7 @@ class Prepared:
         elif self._read_spec(claim.uid) != spec:
             publish(self._spec_path(claim.uid), spec)
 
-    def drop(self, uid: str) -> bool:
+    def forget_claim(self, uid: str) -> bool:
         """Forget a claim, if it is known; return whether it was. Raises NodesideError."""
         _unlink_file(self._spec_path(uid))
         _unlink_file(self._record_path(uid))

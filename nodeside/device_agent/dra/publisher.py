@@ -29,20 +29,20 @@ _MISSING = 300.0  # the same where there is no such API
 class Slices(Protocol):
     """The API server; api.py. Every method raises KubernetesError only."""
 
-    def node_uid(self, node: str) -> str: ...
+    def fetch_node_uid(self, node: str) -> str: ...
 
-    def slices(self, driver: str, node: str) -> list[Document]: ...
+    def list_slices(self, driver: str, node: str) -> list[Document]: ...
 
-    def versions(self, driver: str, node: str) -> Mapping[str, str]: ...
+    def list_versions(self, driver: str, node: str) -> Mapping[str, str]: ...
 
-    def write(self, write: Write) -> Document: ...
+    def send_write(self, write: Write) -> Document: ...
 
     def close(self) -> None:
         """Close the connection; the next request opens another."""
 
 
 class Publication:
-    """The slices of a DRA driver on a node; `step` does what is due."""
+    """The slices of a DRA driver on a node; `publish_if_due` does what is due."""
 
     def __init__(self, cluster: Slices, driver: str, node: str) -> None:
         self._cluster = cluster
@@ -53,20 +53,22 @@ class Publication:
         self._is_current = False
         self._look_at = self._soon_until = self._not_before = 0.0  # monotonic seconds
         self._failures = 0
-        self._said = ""
+        self._trouble = ""
 
     def set_devices(self, devices: Sequence[Document]) -> None:
         """Say what devices there are."""
         self._is_current &= devices == self._devices
         self._devices = devices
 
-    def kubelet_came(self, now: float) -> None:
+    def note_kubelet_answer(self, now: float) -> None:
         """Note that the kubelet may delete slices soon."""
         self._soon_until, self._look_at = now + _SOON_FOR, min(self._look_at, now + _SOON)
 
-    def step(self, now: float) -> float:
-        """Do what is due; return the seconds until the next step, at most. Never raises for what
-        the API server does."""
+    def publish_if_due(self, now: float) -> float:
+        """Do what is due; return the seconds until the next call is due, at most.
+
+        Nothing that the API server does raises an exception.
+        """
         if self._devices is None:
             return math.inf
         if now < self._not_before:
@@ -79,7 +81,7 @@ class Publication:
         except KubernetesError as error:
             self._note_failure(error, now)
         else:
-            self._failures, self._said = 0, ""
+            self._failures, self._trouble = 0, ""
         finally:
             self._cluster.close()
         due = self._look_at if self._is_current else now
@@ -90,19 +92,21 @@ class Publication:
         self._look_at = now + (_SOON if now < self._soon_until else _LOOK)
         if self._stored is None:
             return
-        found = self._cluster.versions(self._driver, self._node)
+        found = self._cluster.list_versions(self._driver, self._node)
         if found != {name: resource_version(each) for name, each in self._stored.items()}:
             self._stored, self._is_current = None, False
 
     def _write_slices(self, devices: Sequence[Document], now: float) -> None:
         if self._stored is None:
-            found = self._cluster.slices(self._driver, self._node)
-            self._node_uid = self._cluster.node_uid(self._node)  # it may be another Node by now
+            found = self._cluster.list_slices(self._driver, self._node)
+            self._node_uid = self._cluster.fetch_node_uid(
+                self._node
+            )  # it may be another Node by now
             self._stored = {each["metadata"]["name"]: each for each in found}
         pool = SlicePool(self._driver, self._node, self._node_uid)
         due = plan_writes(pool, list(self._stored.values()), devices)
         for write in due:
-            answer = self._cluster.write(write)
+            answer = self._cluster.send_write(write)
             if write.verb == "delete":
                 self._stored.pop(write.name, None)
             else:
@@ -122,8 +126,8 @@ class Publication:
         self._not_before = now + max(wait, error.retry_after or 0.0)
         if error.status in (404, 409) and self._failures == 1 and not missing:
             return  # somebody else was faster; it is looked at anew
-        if (words := str(error)) != self._said:
-            self._said = words
+        if (words := str(error)) != self._trouble:
+            self._trouble = words
             log.warning("the devices are not published", why=words, hint=error.hint)
 
 
@@ -140,7 +144,7 @@ class Publisher:
         self._clock = clock or Clock()
         self._changed = threading.Condition()
         self._devices: Sequence[Document] | None = None
-        self._kubelet_came = self._is_closed = False
+        self._has_kubelet_answered = self._is_closed = False
         self._thread = threading.Thread(target=self._keep_writing, name="publisher", daemon=True)
         self._thread.start()
 
@@ -150,10 +154,10 @@ class Publisher:
             self._devices = devices
             self._changed.notify_all()
 
-    def kubelet_came(self) -> None:
+    def note_kubelet_answer(self) -> None:
         """Note that the kubelet answered a registration: it started, or found our new socket."""
         with self._changed:
-            self._kubelet_came = True
+            self._has_kubelet_answered = True
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -169,16 +173,16 @@ class Publisher:
                 self._changed.wait_for(self._has_news, None if wait == math.inf else wait)
                 if self._is_closed:
                     return
-                if self._kubelet_came:
-                    self._publication.kubelet_came(self._clock.now())
+                if self._has_kubelet_answered:
+                    self._publication.note_kubelet_answer(self._clock.now())
                 if self._devices is not None:
                     self._publication.set_devices(self._devices)
-                self._devices, self._kubelet_came = None, False
+                self._devices, self._has_kubelet_answered = None, False
             try:
-                wait = self._publication.step(self._clock.now())
+                wait = self._publication.publish_if_due(self._clock.now())
             except Exception as exc:
                 log.traceback(exc)
                 wait = _LONGEST
 
     def _has_news(self) -> bool:
-        return self._devices is not None or self._kubelet_came or self._is_closed
+        return self._devices is not None or self._has_kubelet_answered or self._is_closed

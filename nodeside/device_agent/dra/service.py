@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from nodeside import log
 from nodeside.device_agent import messages
-from nodeside.device_agent.allocation import Given, make_given
+from nodeside.device_agent.allocation import ContainerGrant, make_grant
 from nodeside.device_agent.dra.claims import (
     UID,
-    Allotted,
+    AllottedDevice,
     Claim,
     ClaimUnfit,
     Edits,
@@ -28,10 +28,10 @@ from nodeside.device_agent.dra.claims import (
     read_claim,
 )
 from nodeside.device_agent.dra.names import device_name
-from nodeside.device_agent.dra.prepared import Prepared
+from nodeside.device_agent.dra.prepared import PreparedClaims
 from nodeside.device_agent.dra.site import Site
 from nodeside.device_agent.dra.slices import MOST, Document
-from nodeside.device_agent.inventory import Offered
+from nodeside.device_agent.inventory import OfferedDevice
 from nodeside.device_agent.rpc import Feed, Services, Unary
 from nodeside.errors import NodesideError
 from nodeside.http.status import KubernetesError, is_transient
@@ -53,7 +53,7 @@ class _Device:
     """A device that can be allotted."""
 
     entry: Device
-    offered: Offered
+    offered: OfferedDevice
 
 
 class ClaimService:
@@ -75,9 +75,9 @@ class ClaimService:
         self._entries = {each.resource: each for each in entries}
         self._site = site
         self._get_claim = get_claim
-        self._offered: dict[str, Mapping[str, Offered]] = {}  # by resource
+        self._offered: dict[str, Mapping[str, OfferedDevice]] = {}  # by resource
         self._devices: Mapping[str, _Device] = {}  # by name
-        self._prepared: Prepared | None = None
+        self._prepared: PreparedClaims | None = None
         self._unwritten: Mapping[str, str] = {}  # why a CDI file is not as it should be, by uid
         self._retry_at = 0.0
         self._working = threading.Lock()
@@ -102,7 +102,7 @@ class ClaimService:
     def open(self) -> None:
         """Read which claims are prepared, if that was not done. Raises NodesideError."""
         if self._prepared is None:
-            self._prepared = Prepared(self._site.state, self._site.cdi, self._kind)
+            self._prepared = PreparedClaims(self._site.state, self._site.cdi, self._kind)
             self._write_anew(self._prepared)
 
     def check(self, now: float) -> None:
@@ -116,7 +116,7 @@ class ClaimService:
         with self._working:
             self._prepared = None
 
-    def offer(self, resource: str, offered: Mapping[str, Offered]) -> None:
+    def offer(self, resource: str, offered: Mapping[str, OfferedDevice]) -> None:
         """Replace the devices of a resource, and rewrite the CDI files of its prepared claims."""
         self._offered[resource] = offered
         self._devices = {
@@ -140,11 +140,11 @@ class ClaimService:
         """Whether a kubelet watches the health; None if none ever has: before 1.36 they do not."""
         return self._health.is_watched if self._was_watched else None
 
-    def preparations(self, resource: str) -> int:
+    def count_preparations(self, resource: str) -> int:
         """Return how many claims were given devices of a resource, since the start."""
         return self._preparations[resource]
 
-    def _write_anew(self, prepared: Prepared) -> None:
+    def _write_anew(self, prepared: PreparedClaims) -> None:
         """Write the CDI files of prepared claims anew, since device nodes may have other names now.
 
         Those with devices that are not there now stay as they are.
@@ -153,7 +153,9 @@ class ClaimService:
         with self._working:
             for uid, claim in list(prepared.claims.items()):
                 try:
-                    prepared.keep(claim, cdi_spec(self._kind, claim, self._edits_by_request(claim)))
+                    prepared.record_claim(
+                        claim, cdi_spec(self._kind, claim, self._edits_by_request(claim))
+                    )
                 except ClaimUnfit:
                     continue
                 except NodesideError as exc:
@@ -189,7 +191,7 @@ class ClaimService:
                     raise ClaimUnfit("it was unprepared while the API server was asked for it")
                 spec = cdi_spec(self._kind, claim, self._edits_by_request(claim))
                 is_new = claim.uid not in prepared.claims
-                prepared.keep(claim, spec)
+                prepared.record_claim(claim, spec)
                 if is_new:
                     self._preparations.update(self._resources_of(claim))
         finally:
@@ -200,7 +202,7 @@ class ClaimService:
         given_names = {each["name"] for each in spec["devices"]} if spec else set()
         return _prepared_devices(claim, self._site.node, self._kind, given_names)
 
-    def _require_valid(self, asked: Any, number: int) -> Prepared:
+    def _require_valid(self, asked: Any, number: int) -> PreparedClaims:
         if not UID.fullmatch(asked.uid):
             raise ClaimUnfit(f"{asked.uid[:64]!r} is no uid")
         if number >= _MOST:
@@ -210,7 +212,7 @@ class ClaimService:
         return self._prepared
 
     @contextmanager
-    def _exclusive_change(self, prepared: Prepared) -> Iterator[None]:
+    def _exclusive_change(self, prepared: PreparedClaims) -> Iterator[None]:
         """Hold the right to change prepared claims. Raises ClaimUnfit if another agent has it."""
         with self._working:
             if self._prepared is not prepared:
@@ -250,10 +252,10 @@ class ClaimService:
 
     def _container_edits(
         self, resource: str, ids: Sequence[str]
-    ) -> tuple[Given, tuple[Mount, ...]]:
+    ) -> tuple[ContainerGrant, tuple[Mount, ...]]:
         give = self._entries[resource].give
         try:
-            return make_given(give, self._offered.get(resource, {}), ids), give.mounts
+            return make_grant(give, self._offered.get(resource, {}), ids), give.mounts
         except NodesideError as error:
             raise ClaimUnfit(str(error)) from error
 
@@ -272,7 +274,7 @@ class ClaimService:
                 with self._exclusive_change(prepared):
                     for call in [c for c, uid in list(self._preparing.items()) if uid == each.uid]:
                         self._preparing.pop(call, None)
-                    is_known = prepared.drop(each.uid)
+                    is_known = prepared.forget_claim(each.uid)
                 if is_known:
                     log.fact("a claim is unprepared", claim=_claim_in_words(each))
             except NodesideError as error:
@@ -302,7 +304,7 @@ def _prepared_devices(claim: Claim, pool: str, kind: str, given_names: set[str])
     """Return the devices of a claim. Those of a request share a CDI device: the first names it."""
     seen: set[str] = set()
 
-    def cdi_ids(each: Allotted) -> Sequence[str]:
+    def cdi_ids(each: AllottedDevice) -> Sequence[str]:
         name = cdi_device(claim, each.request)
         is_first = each.request not in seen
         seen.add(each.request)

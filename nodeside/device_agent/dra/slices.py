@@ -14,7 +14,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count
 from typing import Any
 
-from nodeside.device_agent.inventory import Offered
+from nodeside.device_agent.inventory import OfferedDevice
 from nodeside.values import frozen
 
 API = "resource.k8s.io/v1"
@@ -61,7 +61,7 @@ class Write:
 
 def device_document(
     name: str,
-    offered: Offered,
+    offered: OfferedDevice,
     *,
     resource: str,
     version: str,

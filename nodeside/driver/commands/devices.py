@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nodeside.devices.discovery import FoundDevice, FoundDevices, discover
+from nodeside.devices.discovery import FoundDevice, FoundDevices, discover_devices
 from nodeside.driver.commands.outcome import CommandOutput, as_document
 from nodeside.driver.ladder.task import Config, read_driver
 from nodeside.log import escape_controls
@@ -19,7 +19,7 @@ def find_devices(config: Config) -> CommandOutput:
     driver, host = read_driver(config), config.host
     ready = is_ready(host, driver.name, host.boot_id)
     not_ready = "" if ready else f"driver {driver.name} is not ready on this node"
-    found = [discover(host, entry, not_ready=not_ready) for entry in driver.spec.devices]
+    found = [discover_devices(host, entry, not_ready=not_ready) for entry in driver.spec.devices]
     document = {
         "driver": driver.name,
         "ready": ready,

@@ -18,7 +18,7 @@ from nodeside.device_agent.dra.claims import read_claim
 from nodeside.device_agent.dra.names import device_name
 from nodeside.device_agent.dra.publisher import Publication
 from nodeside.device_agent.dra.slices import Document, device_document
-from nodeside.device_agent.inventory import Offered
+from nodeside.device_agent.inventory import OfferedDevice
 from nodeside.devices.discovery import FoundDevice
 from nodeside.http.status import KubernetesError
 from nodeside.kube.client import PodAccess
@@ -78,7 +78,7 @@ def devices(*ids: str, **more: Any) -> list[Document]:
     return [
         device_document(
             device_name("example.com/edu", each),
-            Offered(each, FoundDevice(each, **more)),
+            OfferedDevice(each, FoundDevice(each, **more)),
             resource="example.com/edu",
             version="1.0.0",
             ids=("1234", "11e8"),
@@ -91,9 +91,9 @@ def published(cluster: DraClient, wanted: Sequence[Document]) -> list[Document]:
     """Publish them until nothing is left to do; return the slices."""
     publication = Publication(cluster, DRIVER, NODE)
     publication.set_devices(wanted)
-    publication.step(0.0)
-    assert publication._said == ""
-    return cluster.slices(DRIVER, NODE)
+    publication.publish_if_due(0.0)
+    assert publication._trouble == ""
+    return cluster.list_slices(DRIVER, NODE)
 
 
 def test_a_device_with_everything_that_can_be_said_is_taken(
@@ -132,17 +132,17 @@ def test_slices_that_somebody_deletes_come_back(
 ) -> None:
     publication = Publication(cluster, DRIVER, NODE)
     publication.set_devices(devices("00:06.0"))
-    publication.step(0.0)
-    (found,) = cluster.slices(DRIVER, NODE)
-    assert cluster.versions(DRIVER, NODE) == {
+    publication.publish_if_due(0.0)
+    (found,) = cluster.list_slices(DRIVER, NODE)
+    assert cluster.list_versions(DRIVER, NODE) == {
         found["metadata"]["name"]: found["metadata"]["resourceVersion"]
     }
     control_plane.do("DELETE", f"{DRA}/resourceslices/{found['metadata']['name']}")
 
     def is_back() -> bool:
-        publication.kubelet_came(now=1000.0)
-        publication.step(now=2000.0)
-        return len(cluster.slices(DRIVER, NODE)) == 1
+        publication.note_kubelet_answer(now=1000.0)
+        publication.publish_if_due(now=2000.0)
+        return len(cluster.list_slices(DRIVER, NODE)) == 1
 
     control_plane.wait_for(is_back, "the slice to come back")
 
@@ -167,7 +167,7 @@ def test_whatever_a_device_says_of_itself_is_taken(
         "devices": [
             device_document(
                 device_name("example.com/edu", each),
-                Offered(each, FoundDevice(each, attributes=attributes)),
+                OfferedDevice(each, FoundDevice(each, attributes=attributes)),
                 resource="example.com/edu",
                 version=version,
             )
@@ -204,7 +204,7 @@ def test_a_claim_is_read_as_it_is_stored(control_plane: ControlPlane, cluster: D
     uid = stored["metadata"]["uid"]
 
     found = read_claim(
-        cluster.claim("default", "one"),
+        cluster.fetch_claim("default", "one"),
         uid=uid,
         namespace="default",
         name="one",
@@ -289,7 +289,7 @@ def test_a_pod_that_was_written_for_a_device_plugin_is_given_a_published_device(
 
 def test_a_claim_that_is_gone_is_said(cluster: DraClient) -> None:
     with pytest.raises(KubernetesError) as error:
-        cluster.claim("default", "gone")
+        cluster.fetch_claim("default", "gone")
     assert error.value.status == 404
     assert "cannot get" not in str(error.value)
     assert '"gone" not found' in str(error.value)

@@ -18,7 +18,7 @@ from nodeside.device_agent.dra.api import DraClient
 from nodeside.device_agent.dra.publisher import Publication
 from nodeside.device_agent.dra.slices import device_document
 from nodeside.device_agent.feature_sinks import CALLER, NodeLabels
-from nodeside.device_agent.inventory import Offered
+from nodeside.device_agent.inventory import OfferedDevice
 from nodeside.devices.discovery import FoundDevice
 from nodeside.http.status import KubernetesError
 from nodeside.kube.client import Client, PodAccess
@@ -83,7 +83,7 @@ def test_an_agent_publishes_and_withdraws_its_devices_as_its_own_code_does(
 ) -> None:
     dra = DraClient(PodAccess(stolen.control_plane.url, stolen.directory))
     publication = Publication(dra, dra_driver("edu"), OURS)
-    offered = Offered("00:06.0", FoundDevice("00:06.0"))
+    offered = OfferedDevice("00:06.0", FoundDevice("00:06.0"))
     for now, devices in enumerate(([offered], [], [offered], [])):
         publication.set_devices(
             [
@@ -91,8 +91,8 @@ def test_an_agent_publishes_and_withdraws_its_devices_as_its_own_code_does(
                 for each in devices
             ]
         )
-        publication.step(now * 2.0)
-        assert len(dra.slices(dra_driver("edu"), OURS)) == len(devices)
+        publication.publish_if_due(now * 2.0)
+        assert len(dra.list_slices(dra_driver("edu"), OURS)) == len(devices)
     dra.close()
 
 
@@ -104,18 +104,18 @@ def test_an_agent_labels_its_node_and_takes_stale_labels_of_its_own_away(
 ) -> None:
     before = two_nodes.get(OURS)["metadata"]["labels"]
     ours = sink(stolen, OURS)
-    ours.write({FEATURE: "2", "feature.nodeside.io/edu.revision": "0x10"})
+    ours.write_labels({FEATURE: "2", "feature.nodeside.io/edu.revision": "0x10"})
     assert two_nodes.get(OURS)["metadata"]["labels"] == before | {
         FEATURE: "2",
         "feature.nodeside.io/edu.revision": "0x10",
     }
-    ours.write({FEATURE: "1"})
+    ours.write_labels({FEATURE: "1"})
     assert two_nodes.get(OURS)["metadata"]["labels"] == before | {FEATURE: "1"}
 
 
 def test_an_agent_labels_no_other_node(stolen: Identity, two_nodes: Nodes) -> None:
     with pytest.raises(KubernetesError) as caught:
-        sink(stolen, OTHER).write({FEATURE: "2"})
+        sink(stolen, OTHER).write_labels({FEATURE: "2"})
     assert (
         f"a device agent may change its own node only: this token is of a pod on {OURS}, not on "
         f"{OTHER}"
@@ -332,7 +332,7 @@ def test_a_token_of_no_pod_or_of_a_pod_of_another_name_may_do_nothing(
         (misnamed, "made is called edu-0123456789ab-x7k2p"),
     ):
         with pytest.raises(KubernetesError, match=words):
-            sink(who, OURS).write({FEATURE: "3"})
+            sink(who, OURS).write_labels({FEATURE: "3"})
         answer = send(who, "POST", SLICES, slice_of())
         assert answer.status == 403
         assert words in answer.message

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nodeside.device_agent.dra.slices import Document, SlicePool, Write, device_document
-from nodeside.device_agent.inventory import Offered
+from nodeside.device_agent.inventory import OfferedDevice
 from nodeside.devices.discovery import FoundDevice
 
 UID = "0b1c2d3e-4f50-6172-8394-a5b6c7d8e9f0"
@@ -14,8 +14,8 @@ OTHER_UID = "ffffffff-4f50-6172-8394-a5b6c7d8e9f0"
 POOL = SlicePool("edu.nodeside.io", "n1", "uid-of-n1")
 
 
-def offered(id_: str = "00:06.0", **more: Any) -> Offered:
-    return Offered(id_, FoundDevice(id_.partition("::")[0], **more))
+def offered(id_: str = "00:06.0", **more: Any) -> OfferedDevice:
+    return OfferedDevice(id_, FoundDevice(id_.partition("::")[0], **more))
 
 
 def plain(*names: str) -> list[Document]:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given as examples
 from hypothesis import strategies as st
 
-from nodeside.device_agent.allocation import Given
+from nodeside.device_agent.allocation import ContainerGrant
 from nodeside.device_agent.dra.claims import (
-    Allotted,
+    AllottedDevice,
     Claim,
     ClaimUnfit,
     Edits,
@@ -43,8 +43,8 @@ def test_only_our_devices_are_taken_from_a_claim() -> None:
         "default",
         "one",
         (
-            Allotted("main", FIRST),
-            Allotted("fast", SECOND),
+            AllottedDevice("main", FIRST),
+            AllottedDevice("fast", SECOND),
         ),
     )
     assert found.by_request == {
@@ -111,8 +111,8 @@ def test_whatever_the_api_server_says_is_a_claim_or_an_error(document: Any, resu
 
 def test_a_request_is_a_cdi_device_with_what_the_device_plugin_would_give() -> None:
     mounts = (Mount("/opt/edu"), Mount("/run/edu.sock", "/run/accelerator", read_only=False))
-    given = Given(("/dev/edu0", "/dev/edu1"), {"EDU_NODES": "/dev/edu0,/dev/edu1"})
-    one = Claim(UID, "default", "one", (Allotted("main", "a"), Allotted("main", "b")))
+    given = ContainerGrant(("/dev/edu0", "/dev/edu1"), {"EDU_NODES": "/dev/edu0,/dev/edu1"})
+    one = Claim(UID, "default", "one", (AllottedDevice("main", "a"), AllottedDevice("main", "b")))
 
     assert cdi_spec("nodeside.io/edu", one, {"main": Edits(((given, mounts),))}) == {
         "cdiVersion": "0.5.0",
@@ -145,8 +145,10 @@ def test_a_request_is_a_cdi_device_with_what_the_device_plugin_would_give() -> N
 
 
 def test_a_request_that_gives_nothing_is_no_cdi_device() -> None:
-    one = Claim(UID, "default", "one", (Allotted("main", "a"),))
-    assert cdi_spec("nodeside.io/edu", one, {"main": Edits(((Given((), {}), ()),))}) is None
+    one = Claim(UID, "default", "one", (AllottedDevice("main", "a"),))
+    assert (
+        cdi_spec("nodeside.io/edu", one, {"main": Edits(((ContainerGrant((), {}), ()),))}) is None
+    )
 
 
 @pytest.mark.parametrize(

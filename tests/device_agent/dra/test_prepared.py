@@ -1,4 +1,4 @@
-"""Prepared claims and CDI files on disk."""
+"""PreparedClaims claims and CDI files on disk."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from nodeside.device_agent.dra.claims import Allotted, Claim
-from nodeside.device_agent.dra.prepared import Prepared
+from nodeside.device_agent.dra.claims import AllottedDevice, Claim
+from nodeside.device_agent.dra.prepared import PreparedClaims
 from nodeside.errors import SystemRefused
 from tests.device_agent.dra.documents import OTHER_UID, UID
 
 KIND = "nodeside.io/edu"
-ONE = Claim(UID, "default", "one", (Allotted("main", "edu-00-06-0-47d5b5925eb3"),))
-OTHER = Claim(OTHER_UID, "default", "other", (Allotted("main", "edu-00-07-0-b18c0f2d66a1"),))
+ONE = Claim(UID, "default", "one", (AllottedDevice("main", "edu-00-06-0-47d5b5925eb3"),))
+OTHER = Claim(OTHER_UID, "default", "other", (AllottedDevice("main", "edu-00-07-0-b18c0f2d66a1"),))
 SPEC = {"cdiVersion": "0.5.0", "kind": KIND, "devices": []}
 
 
@@ -29,8 +29,8 @@ def cdi(tmp_path: Path) -> Path:
     return tmp_path / "cdi"
 
 
-def prepared(state: Path, cdi: Path) -> Prepared:
-    return Prepared(state, cdi, KIND)
+def prepared(state: Path, cdi: Path) -> PreparedClaims:
+    return PreparedClaims(state, cdi, KIND)
 
 
 def cdi_file(cdi: Path, uid: str = UID) -> Path:
@@ -38,24 +38,24 @@ def cdi_file(cdi: Path, uid: str = UID) -> Path:
 
 
 def test_a_claim_survives_the_agent(state: Path, cdi: Path) -> None:
-    prepared(state, cdi).keep(ONE, SPEC)
+    prepared(state, cdi).record_claim(ONE, SPEC)
     assert prepared(state, cdi).claims == {UID: ONE}
     assert json.loads(cdi_file(cdi).read_text()) == SPEC
 
 
 def test_a_claim_survives_a_reboot_and_its_cdi_file_does_not(state: Path, cdi: Path) -> None:
-    prepared(state, cdi).keep(ONE, SPEC)
+    prepared(state, cdi).record_claim(ONE, SPEC)
     cdi_file(cdi).unlink()
     again = prepared(state, cdi)
-    again.keep(again.claims[UID], SPEC)
+    again.record_claim(again.claims[UID], SPEC)
     assert cdi_file(cdi).exists()
 
 
 def test_what_is_the_same_is_not_written_again(state: Path, cdi: Path) -> None:
     ours = prepared(state, cdi)
-    ours.keep(ONE, SPEC)
+    ours.record_claim(ONE, SPEC)
     before = cdi_file(cdi).stat()
-    ours.keep(ONE, SPEC)
+    ours.record_claim(ONE, SPEC)
     assert cdi_file(cdi).stat() == before
 
 
@@ -63,16 +63,16 @@ def test_an_unprepared_claim_leaves_nothing_and_may_be_unprepared_again(
     state: Path, cdi: Path
 ) -> None:
     ours = prepared(state, cdi)
-    ours.keep(ONE, SPEC)
-    assert ours.drop(UID)
-    assert not ours.drop(UID)
+    ours.record_claim(ONE, SPEC)
+    assert ours.forget_claim(UID)
+    assert not ours.forget_claim(UID)
     assert list(cdi.iterdir()) == list((state / "claims").iterdir()) == []
 
 
 def test_a_claim_that_is_given_nothing_has_no_cdi_file(state: Path, cdi: Path) -> None:
     ours = prepared(state, cdi)
-    ours.keep(ONE, SPEC)
-    ours.keep(ONE, None)
+    ours.record_claim(ONE, SPEC)
+    ours.record_claim(ONE, None)
     assert list(cdi.iterdir()) == []
     assert prepared(state, cdi).claims == {UID: ONE}
 
@@ -80,7 +80,7 @@ def test_a_claim_that_is_given_nothing_has_no_cdi_file(state: Path, cdi: Path) -
 def test_cdi_files_of_no_claim_are_removed_and_those_of_others_are_not(
     state: Path, cdi: Path
 ) -> None:
-    prepared(state, cdi).keep(ONE, SPEC)
+    prepared(state, cdi).record_claim(ONE, SPEC)
     cdi_file(cdi, OTHER_UID).write_text("{}")
     others = [cdi / "nodeside.io-edu2_x.json", cdi / "vendor.json", cdi / "nodeside.io-edu_x.txt"]
     others.append(cdi / f"nodeside.io-edu_3c59x_{UID}.json")
@@ -101,7 +101,7 @@ def test_what_a_killed_agent_was_writing_is_no_cdi_file_and_is_removed(
         raise KeyboardInterrupt
 
     ours = prepared(state, cdi)
-    ours.keep(ONE, SPEC)
+    ours.record_claim(ONE, SPEC)
     others = cdi / ".tmp-vendor.json-1-1"
     others.write_text("{}")
     with monkeypatch.context() as patch:
@@ -109,7 +109,7 @@ def test_what_a_killed_agent_was_writing_is_no_cdi_file_and_is_removed(
         patch.setattr("pathlib.Path.unlink", lambda *_args, **_more: None)
         for claim in (ONE, OTHER):  # in the middle of its CDI file, and of its record
             with pytest.raises(KeyboardInterrupt):
-                ours.keep(claim, SPEC | {"devices": [{}]})
+                ours.record_claim(claim, SPEC | {"devices": [{}]})
     left = {*cdi.iterdir(), *(state / "claims").iterdir()}
     assert len(left) == 5
     assert sum(path.suffix == ".json" for path in left) == 2
@@ -147,8 +147,8 @@ def test_a_record_that_is_broken_counts_as_absent(
     said: list[str] = []
     monkeypatch.setattr("nodeside.log.warning", lambda text, **more: said.append(text))
     ours = prepared(state, cdi)
-    ours.keep(ONE, SPEC)
-    ours.keep(OTHER, SPEC)
+    ours.record_claim(ONE, SPEC)
+    ours.record_claim(OTHER, SPEC)
     (state / "claims" / f"{UID}.json").write_bytes(content)
 
     again = prepared(state, cdi)
@@ -156,7 +156,7 @@ def test_a_record_that_is_broken_counts_as_absent(
     assert again.claims == {OTHER_UID: OTHER}
     assert list(cdi.iterdir()) == [cdi_file(cdi, OTHER_UID)]
     assert said == ["a record of a claim is ignored"]
-    again.keep(ONE, SPEC)
+    again.record_claim(ONE, SPEC)
     assert prepared(state, cdi).claims == {UID: ONE, OTHER_UID: OTHER}
 
 

@@ -30,20 +30,20 @@ class PlayedSlices:
         if self.errors:
             raise self.errors.pop(0)
 
-    def node_uid(self, node: str) -> str:
+    def fetch_node_uid(self, node: str) -> str:
         self._ask("node")
         return f"uid-of-{node}"
 
-    def slices(self, driver: str, node: str) -> list[Document]:
+    def list_slices(self, driver: str, node: str) -> list[Document]:
         assert (driver, node) == (POOL.driver, POOL.node)
         self._ask("list")
         return list(self.stored)
 
-    def versions(self, driver: str, node: str) -> Mapping[str, str]:
+    def list_versions(self, driver: str, node: str) -> Mapping[str, str]:
         self._ask("versions")
         return {e["metadata"]["name"]: e["metadata"]["resourceVersion"] for e in self.stored}
 
-    def write(self, write: Write) -> Document:
+    def send_write(self, write: Write) -> Document:
         self._ask(write.verb)
         with self.written:
             self.stored = carried_out(self.stored, [write])
@@ -79,15 +79,15 @@ def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_nothing_is_asked_before_devices_were_looked_for(
     server: PlayedSlices, publication: Publication
 ) -> None:
-    assert publication.step(0.0) == float("inf")
+    assert publication.publish_if_due(0.0) == float("inf")
     assert server.asked == []
 
 
 def test_devices_are_written_once(server: PlayedSlices, publication: Publication) -> None:
     publication.set_devices(plain("a", "b"))
-    assert publication.step(0.0) == 60.0
+    assert publication.publish_if_due(0.0) == 60.0
     publication.set_devices(plain("a", "b"))
-    publication.step(2.0)
+    publication.publish_if_due(2.0)
 
     assert server.names == ["a", "b"]
     assert server.asked == ["list", "node", "create"]
@@ -97,11 +97,11 @@ def test_a_change_waits_for_the_second_after_the_last_one(
     server: PlayedSlices, publication: Publication
 ) -> None:
     publication.set_devices(plain("a"))
-    publication.step(10.0)
+    publication.publish_if_due(10.0)
     publication.set_devices(plain("a", "b"))
-    assert publication.step(10.2) == pytest.approx(0.8)
+    assert publication.publish_if_due(10.2) == pytest.approx(0.8)
     assert server.names == ["a"]
-    publication.step(11.0)
+    publication.publish_if_due(11.0)
     assert server.names == ["a", "b"]
 
 
@@ -110,15 +110,15 @@ def test_who_changes_all_the_time_is_written_once_a_second(
 ) -> None:
     for tick in range(100):
         publication.set_devices(plain(f"d{tick}"))
-        publication.step(10 + tick / 10)
+        publication.publish_if_due(10 + tick / 10)
     assert server.asked.count("update") + server.asked.count("create") <= 10
 
 
 def test_no_devices_are_no_slices(server: PlayedSlices, publication: Publication) -> None:
     publication.set_devices(plain("a"))
-    publication.step(0.0)
+    publication.publish_if_due(0.0)
     publication.set_devices([])
-    publication.step(5.0)
+    publication.publish_if_due(5.0)
     assert server.stored == []
 
 
@@ -126,7 +126,7 @@ def test_what_an_earlier_agent_wrote_is_kept(server: PlayedSlices) -> None:
     for _ in range(2):
         publication = Publication(server, POOL.driver, POOL.node)
         publication.set_devices(plain("a"))
-        publication.step(0.0)
+        publication.publish_if_due(0.0)
     assert server.asked.count("create") == 1
     assert "update" not in server.asked
 
@@ -136,27 +136,27 @@ def test_slices_that_the_kubelet_deletes_come_back_soon(
 ) -> None:
     """It deletes those of the node when it starts, a while after it has found the driver."""
     publication.set_devices(plain("a"))
-    publication.step(0.0)
-    publication.kubelet_came(10.0)
-    assert publication.step(10.0) == 5.0
+    publication.publish_if_due(0.0)
+    publication.note_kubelet_answer(10.0)
+    assert publication.publish_if_due(10.0) == 5.0
     server.stored = []
 
-    publication.step(15.0)
+    publication.publish_if_due(15.0)
     assert server.names == ["a"]
-    assert publication.step(16.0) == 4.0  # it looks again, until a minute has passed
-    assert publication.step(75.0) == 60.0
+    assert publication.publish_if_due(16.0) == 4.0  # it looks again, until a minute has passed
+    assert publication.publish_if_due(75.0) == 60.0
 
 
 def test_slices_that_somebody_changes_are_put_right(
     server: PlayedSlices, publication: Publication
 ) -> None:
     publication.set_devices(plain("a"))
-    publication.step(0.0)
+    publication.publish_if_due(0.0)
     forged = {**server.stored[0]["spec"], "devices": plain("forged")}
     metadata = {**server.stored[0]["metadata"], "resourceVersion": "7"}
     server.stored = [{**server.stored[0], "metadata": metadata, "spec": forged}]
 
-    publication.step(60.0)
+    publication.publish_if_due(60.0)
 
     assert server.names == ["a"]
 
@@ -166,11 +166,11 @@ def test_somebody_who_was_faster_is_no_trouble(
     server: PlayedSlices, publication: Publication, status: int, warnings: list[str]
 ) -> None:
     publication.set_devices(plain("a"))
-    publication.step(0.0)
+    publication.publish_if_due(0.0)
     publication.set_devices(plain("b"))
     server.errors = [KubernetesError("gone", status=status)]
-    assert publication.step(2.0) == 1.0
-    publication.step(3.0)
+    assert publication.publish_if_due(2.0) == 1.0
+    publication.publish_if_due(3.0)
 
     assert server.names == ["b"]
     assert server.asked[-3:] == ["list", "node", "update"]
@@ -185,12 +185,12 @@ def test_a_trouble_is_said_once_and_tried_ever_more_rarely(
     server.errors = [KubernetesError(f"status {status}", status=status) for _ in range(8)]
     now, waits = 0.0, []
     for _ in range(8):
-        waits.append(publication.step(now))
+        waits.append(publication.publish_if_due(now))
         now += waits[-1]
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
     assert warnings == [f"the devices are not published: status {status}"]
 
-    publication.step(now)
+    publication.publish_if_due(now)
     assert server.names == ["a"]
 
 
@@ -199,9 +199,9 @@ def test_a_server_that_asks_to_wait_is_obeyed(
 ) -> None:
     publication.set_devices(plain("a"))
     server.errors = [KubernetesError("busy", status=429, retry_after=30.0)]
-    assert publication.step(0.0) == 30.0
+    assert publication.publish_if_due(0.0) == 30.0
     publication.set_devices(plain("b"))
-    assert publication.step(10.0) == 20.0
+    assert publication.publish_if_due(10.0) == 20.0
     assert server.asked == ["list"]
 
 
@@ -211,8 +211,8 @@ def test_a_server_without_the_api_is_said_once_and_asked_every_five_minutes(
     publication.set_devices(plain("a"))
     error = KubernetesError("the API server has no resource.k8s.io/v1: cannot list", status=404)
     server.errors = [error, error]
-    assert publication.step(0.0) == 300.0
-    assert publication.step(300.0) == 300.0
+    assert publication.publish_if_due(0.0) == 300.0
+    assert publication.publish_if_due(300.0) == 300.0
     assert len(warnings) == 1
 
 
@@ -222,10 +222,10 @@ def test_a_pool_that_was_half_written_is_looked_at_anew(
     every = [f"d{number}" for number in range(300)]
     publication.set_devices(plain(*every))
     refuse_the_third(server)
-    publication.step(0.0)
+    publication.publish_if_due(0.0)
     assert len(server.stored) == 1
 
-    publication.step(1.0)
+    publication.publish_if_due(1.0)
 
     assert sorted(server.names) == sorted(every)
     assert len({each["spec"]["pool"]["generation"] for each in server.stored}) == 1
@@ -233,7 +233,7 @@ def test_a_pool_that_was_half_written_is_looked_at_anew(
 
 def refuse_the_third(server: PlayedSlices) -> None:
     """The second create fails."""
-    real: Callable[[Write], Document] = server.write
+    real: Callable[[Write], Document] = server.send_write
     count = [0]
 
     def write(write: Write) -> Document:
@@ -242,7 +242,7 @@ def refuse_the_third(server: PlayedSlices) -> None:
             raise KubernetesError("busy", status=503)
         return real(write)
 
-    server.write = write  # type: ignore[method-assign]
+    server.send_write = write  # type: ignore[method-assign]
 
 
 def test_the_thread_publishes_and_ends(server: PlayedSlices) -> None:
@@ -250,7 +250,7 @@ def test_the_thread_publishes_and_ends(server: PlayedSlices) -> None:
     publisher.set_devices(plain("a"))
     with server.written:
         assert server.written.wait_for(lambda: server.names == ["a"], LONG)
-    publisher.kubelet_came()
+    publisher.note_kubelet_answer()
     publisher.close()
     publisher._thread.join(LONG)
     assert not publisher._thread.is_alive()
