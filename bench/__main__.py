@@ -47,7 +47,7 @@ _ORDER = ("builds", "handoff", "footprint", "starts", "failure")  # on the page
 def _measure_cluster(progress: Progress, size: Size) -> tuple[Section, Mapping[str, str]]:
     from bench.cluster import run
 
-    return run.measure(progress.say, size)
+    return run.measure(progress.print_step, size)
 
 
 # Parts of their own, which need none of the others' ground.
@@ -103,7 +103,7 @@ def bench(*, size: Size | None, only: tuple[str, ...], rounds: int | None, to: P
                 if size is Size.FULL:
                     _write(progress, to, partial(_with_part, name), text)
     if failures:
-        progress.say(f"not measured: {', '.join(failures)}")
+        progress.print_step(f"not measured: {', '.join(failures)}")
         sys.exit(ExitCode.SYSTEM)
 
 
@@ -115,14 +115,14 @@ def _failing(progress: Progress, name: str, failures: list[str]) -> Iterator[Non
     except Exception as error:
         if not isinstance(error, NodesideError):
             traceback.print_exc()
-        progress.say(f"{name} failed: {error or repr(error)}")
+        progress.print_step(f"{name} failed: {error or repr(error)}")
         failures.append(name)
 
 
 def _write(progress: Progress, to: Path, put: Callable[[str, str], str], text: str) -> None:
     """Put one part on the page at once, so that a failure of the next does not lose it."""
     to.write_text(put(to.read_text() if to.exists() else "", text))
-    progress.say(f"written: {to}")
+    progress.print_step(f"written: {to}")
 
 
 def _with_part(name: str, whole: str, text: str) -> str:

@@ -89,7 +89,7 @@ def measure(ground: Ground, size: Size, rounds: int | None = None) -> Section:
                     )
                 )
             except NodesideError as error:
-                ground.progress.say(f"{candidate.name}: cannot be measured: {error}")
+                ground.progress.print_step(f"{candidate.name}: cannot be measured: {error}")
                 missing.append(f"{candidate.name}: {str(error).partition(chr(10))[0]}")
     if not rows:
         raise BenchError(f"no driver could be built: {'; '.join(missing)}")
@@ -114,11 +114,11 @@ def _measure_one(
     dkms = Dkms(ground, kernel, driver, jobs)
     row = Row(driver)
     if warm:  # for a long one, the first builds have warmed what it reads
-        ground.progress.say(f"{candidate.name}: warm-up")
+        ground.progress.print_step(f"{candidate.name}: warm-up")
         _round(Row(driver), plain, nodeside, dkms)
     count = rounds or (LONG_ROUNDS if candidate.long else ROUNDS)
     for number in range(1, count + 1):
-        ground.progress.say(f"{candidate.name}: round {number} of {count}")
+        ground.progress.print_step(f"{candidate.name}: round {number} of {count}")
         _round(row, plain, nodeside, dkms)
     if row.results[-1].toolchain is None or row.results[-1].toolchain.jobs != jobs:
         raise BenchError(f"the sidecar did not use {jobs} jobs")

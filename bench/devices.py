@@ -67,7 +67,7 @@ class _Cost:
 
 def measure(progress: Progress, size: Size) -> tuple[Section, Mapping[str, str]]:
     starts, changes, idle = _SIZES[size]
-    progress.say("building the agent's image and Kubernetes' sample plugin")
+    progress.print_step("building the agent's image and Kubernetes' sample plugin")
     sample = _sample_plugin(progress)
     with (
         Workshop(progress) as workshop,
@@ -79,7 +79,7 @@ def measure(progress: Progress, size: Size) -> tuple[Section, Mapping[str, str]]
             site = _Site(image, scratch, sample.parent)
             ours = _cost(site, ["nodeside", "device-agent", "-f", "/host"], starts, idle)
             theirs = _cost(site, [f"/sample/{sample.name}"], starts, idle)
-            progress.say("a device that fails and works again")
+            progress.print_step("a device that fails and works again")
             change = _changes(site, changes)
     table = markdown_table(
         ("", "device agent", "sample plugin in Go"),
@@ -110,8 +110,8 @@ def _sample_plugin(progress: Progress) -> Path:
     place = cache_directory() / f"{digest()}-sample"
     program = place / "bin" / _SAMPLE.name
     if not program.exists():
-        with only_builder(place, progress.say):
-            build(place, [_SAMPLE], {}, progress.say, lasts="a minute")
+        with only_builder(place, progress.print_step):
+            build(place, [_SAMPLE], {}, progress.print_step, lasts="a minute")
     return program
 
 

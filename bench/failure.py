@@ -30,7 +30,7 @@ def measure(ground: Ground, size: Size) -> Section:
     tree = write_broken(ground.directory("broken") / "tree")
     image = ground.prepare("failure", str(tree), kernel).image
     node = ground.node("failure", kernel)
-    ground.progress.say(f"failure: {samples} builds that do not compile")
+    ground.progress.print_step(f"failure: {samples} builds that do not compile")
     with ground.sidecar(kernel, ground.directory("failure-toolkit")) as shared:
         delays = Samples.of(_one(ground, node, image, shared) for _ in range(samples))
     before = (

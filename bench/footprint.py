@@ -38,7 +38,7 @@ class Site:
 
 def measure(ground: Ground, size: Size) -> Section:
     times, kernel = _TIMES[size], ground.kernel(FLAVOUR)
-    ground.progress.say("driver process and sidecar: start, memory")
+    ground.progress.print_step("driver process and sidecar: start, memory")
     site = make_site(ground, kernel)
     cached = _time(site, times, "nodeside", "driver", "load", "--dry-run")
     site.node.show_loaded()

@@ -146,7 +146,9 @@ class Ground:
             raise BenchError("the package archive has no dkms")
 
         def fill(directory: Path) -> None:
-            self.progress.say(f"fetching dkms {version}, and unpacking the modules for depmod")
+            self.progress.print_step(
+                f"fetching dkms {version}, and unpacking the modules for depmod"
+            )
             downloads = directory / "downloads"
             downloads.mkdir()
             for package in self.workshop.archive.download(["dkms"], downloads):

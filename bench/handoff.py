@@ -37,9 +37,9 @@ _GOAL = 0.05
 def measure(ground: Ground, size: Size) -> Section:
     """Both directions."""
     samples, kernel = _SAMPLES[size], ground.kernel(FLAVOUR)
-    ground.progress.say(f"hand-off: {samples} requests to the sidecar")
+    ground.progress.print_step(f"hand-off: {samples} requests to the sidecar")
     begun, answered = _to_sidecar(ground, kernel, samples)
-    ground.progress.say(f"hand-off: {samples} results to the driver")
+    ground.progress.print_step(f"hand-off: {samples} results to the driver")
     noticed = _to_driver(ground, kernel, samples)
     rows = [
         ("request visible → the sidecar says that it begins", *latency(begun)),

@@ -28,7 +28,7 @@ _START = 0.2
 
 def measure(progress: Progress, size: Size) -> tuple[Section, Mapping[str, str]]:
     """Size and layers of each image, and the time of its own that `--version` takes."""
-    progress.say("building the images (seconds, if nothing has changed)")
+    progress.print_step("building the images (seconds, if nothing has changed)")
     rows: list[tuple[str, str, str, str]] = []
     goals: list[Goal] = []
     times = _TIMES[size]

@@ -45,7 +45,7 @@ class Measured:
 
 def measure(ground: Ground, size: Size) -> Section:
     times, kernel = _TIMES[size], ground.kernel(FLAVOUR)
-    ground.progress.say("start → ready in the throwaway machine")
+    ground.progress.print_step("start → ready in the throwaway machine")
     example = Path(nodeside.__file__).parent.parent / "examples" / "edu"
     image = ground.prepare("edu", str(example), kernel).image
     node = ground.node("starts", kernel)
@@ -56,7 +56,7 @@ def measure(ground: Ground, size: Size) -> Section:
         ground.workshop.node(kernel, driver_image=image, bundles=node.host.cache) as disk,
         disk.boot(devices=["edu"]) as machine,
     ):
-        ground.progress.say(f"booted {kernel.release} in {machine.boot_seconds:.1f} s")
+        ground.progress.print_step(f"booted {kernel.release} in {machine.boot_seconds:.1f} s")
         found = _in_machine(machine, node, native, times)
         accelerator = machine.settings.accelerator
         machine.power_off()

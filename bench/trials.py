@@ -40,7 +40,7 @@ class _Stopwatch(Progress):
     times: list[float] = field(default_factory=list)
     said: str = ""
 
-    def say(self, text: str) -> None:
+    def print_step(self, text: str) -> None:
         if not text.startswith("waiting "):
             self.said = text
         if text.startswith("ready: ") and self.saved:
@@ -70,14 +70,14 @@ def measure(progress: Progress, size: Size) -> tuple[Section, Mapping[str, str]]
         tree = scratch / "edu"
         shutil.copytree(_EDU, tree)
         source = tree / "src" / "edu.c"
-        progress.say("a trial with a changed source, and without a change")
+        progress.print_step("a trial with a changed source, and without a change")
         changed, same = [], []
         for _ in range(times):
             if size is not Size.SMALLEST:  # a boot less; what is watched is changed and built too
                 _change(source)
                 changed.append(_trial(tree))
             same.append(_trial(tree))
-        progress.say("the same changes in a machine that stays")
+        progress.print_step("the same changes in a machine that stays")
         watched = Samples.of(_watched(tree, source, scratch, times))
     made, again = Samples.of(changed or same), Samples.of(same)
     ratio = made.against(watched)

@@ -144,7 +144,7 @@ def status(config: Config, output: str, quiet: bool) -> None:
 
     outcome = read_status(_resolve_task(config))
     if not quiet:
-        click.echo(outcome.render(output))
+        click.echo(outcome.render_as(output))
     raise SystemExit(outcome.exit_code)
 
 
@@ -366,7 +366,7 @@ def order(
 
     options = job.OrderOptions(kernel, kernel_variant, not no_publish, to, rebuild)
     with job.record_outcome(outcome_file, kernel):
-        outcome = job.order(config, options, dry_run=dry_run)
+        outcome = job.order_build(config, options, dry_run=dry_run)
     _print_outcome(outcome, output)
 
 
@@ -386,7 +386,7 @@ def finish(config: Config, outcome_file: Path | None, dry_run: bool, output: str
         _print_outcome(job.would_finish(config), output)
         return
     with job.record_outcome(outcome_file, job.ordered_kernel(config)) as outcomes:
-        outcome, result = job.finish(config)
+        outcome, result = job.finish_build(config)
         outcomes.append(result)
     _print_outcome(outcome, output)
 
@@ -415,6 +415,6 @@ def _resolve_task(config: Config, kernel: Kernel | None = None) -> Task:
 
 def _print_outcome(outcome: CommandOutput, output: str) -> None:
     """Print an outcome, and exit with its code if it is a failure."""
-    click.echo(outcome.render(output))
+    click.echo(outcome.render_as(output))
     if outcome.exit_code:
         raise SystemExit(outcome.exit_code)

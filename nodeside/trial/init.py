@@ -180,7 +180,7 @@ def _write_files(
         (scratch / "driver.yaml").write_text(files["driver.yaml"])
         load(scratch / "driver.yaml")  # the source may have a name that no driver can have
         if is_package and place.has_name("src"):
-            workshop.progress.say(f"{directory}/src is there already, and stays as it is")
+            workshop.progress.print_step(f"{directory}/src is there already, and stays as it is")
         written = {name: text.encode() for name, text in files.items()}
         place.write_files(written, tree if is_package else None)
     return directory, draft

@@ -114,7 +114,7 @@ def _unpack_headers(kernel: AvailableKernel, archive: Archive) -> Path:
     """Return a directory with the headers of a kernel, without making its disk."""
 
     def fill(directory: Path) -> None:
-        archive.progress.say(f"fetching the list of what {kernel.release} has")
+        archive.progress.print_step(f"fetching the list of what {kernel.release} has")
         for package in archive.download([kernel.headers], directory):
             unpack_package(package, directory)
             package.unlink()

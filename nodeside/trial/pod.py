@@ -141,7 +141,7 @@ def boot_in_turn(
                 )
             runs.append(run)
         elif any(run.crashed and run.kernel == kernel.release for run in runs):
-            progress.say(f"not booting {kernel.release} again: the driver crashed it")
+            progress.print_step(f"not booting {kernel.release} again: the driver crashed it")
         else:
             play = partial(_Pod.play, keep=last)
             runs.append(_boot_kernel(node, kernel, target, options, progress, play=play))
@@ -158,9 +158,9 @@ def _boot_kernel(
     play: Callable[[_Pod], TrialRun],
 ) -> TrialRun:
     devices = (*target.extras.devices, *options.devices)
-    progress.say(f"booting {kernel.release}")
+    progress.print_step(f"booting {kernel.release}")
     with node.boot(kernel, devices=devices, append=options.append, allow_splats=True) as machine:
-        progress.say(f"booted in {machine.boot_seconds:.1f} s")
+        progress.print_step(f"booted in {machine.boot_seconds:.1f} s")
         run = play(_Pod(node, machine, target, options, progress))
         if not run.crashed:
             _power_off(machine)
@@ -273,14 +273,18 @@ class _Pod:
 
     def _give_shell(self, sidecar: GuestProcess) -> None:
         """Open a shell, and keep the edits made in it, since the machine ends with it."""
-        self.progress.say("the machine keeps running; leave the shell to end it (exit, or Ctrl-D)")
+        self.progress.print_step(
+            "the machine keeps running; leave the shell to end it (exit, or Ctrl-D)"
+        )
         try:
             with self.progress.mute():
                 shell.run_shell(self.machine, toolkit=sidecar.pid)
             self._save_edits(self.machine)
         except MachineLost:
             if self.machine.splats():
-                self.progress.say("the kernel crashed; booting again, for what you have edited")
+                self.progress.print_step(
+                    "the kernel crashed; booting again, for what you have edited"
+                )
                 with self.node.boot(self.machine.files.kernel, allow_splats=True) as another:
                     self._save_edits(another)
             raise
@@ -293,17 +297,19 @@ class _Pod:
         try:
             path = _write_patch(f"{self.target.driver.name}-edited-", patch)
         except NodesideError as error:
-            self.progress.say(f"what you have edited could not be kept in a file: {error}")
+            self.progress.print_step(f"what you have edited could not be kept in a file: {error}")
             for line in patch.splitlines():
-                self.progress.line("edited  |", line)
+                self.progress.print_line("edited  |", line)
         else:
-            self.progress.say(f"what you have edited, as a patch for the driver image: {path}")
+            self.progress.print_step(
+                f"what you have edited, as a patch for the driver image: {path}"
+            )
 
     def _crash_result(self, moment: str) -> TrialRun:
         """Return the run of a driver that crashed the kernel: a result, and no fault of ours."""
         splats, console = self.machine.splats(), self.machine.serial_log()
         for row in console[max(0, console.find(splats[0])) :].splitlines()[:_CRASH_LINES]:
-            self.progress.line("kernel  |", row)
+            self.progress.print_line("kernel  |", row)
         site = find_crash_site(console)
         where = f", in {site}" if site else ""
         spec = self.target.driver
@@ -348,7 +354,7 @@ class _Pod:
             ["nodeside", "driver", "provide"],
             timeout=_PROVIDE_SECONDS,
             check=False,
-            on_error=partial(self.progress.line, "init    |"),
+            on_error=partial(self.progress.print_line, "init    |"),
         )
         if done.exit_code != 0:
             raise TrialError(
@@ -416,8 +422,8 @@ class _Pod:
         return tuple(self._run_command(argv) for argv in argvs)
 
     def _run_command(self, argv: Sequence[str]) -> CommandRun:
-        self.progress.say(f"running {shlex.join(argv)}")
-        print_line = partial(self.progress.line, "command |")
+        self.progress.print_step(f"running {shlex.join(argv)}")
+        print_line = partial(self.progress.print_line, "command |")
         done = self.machine.run(
             argv,
             "consumer",

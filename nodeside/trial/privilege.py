@@ -28,12 +28,12 @@ def become_root() -> None:
         require_trusted(Path(tempfile.gettempdir()), "the directory of temporary files", hint)
         named = os.environ.get("NODESIDE_TRIAL_CACHE") or os.environ.get("XDG_CACHE_HOME")
         if not named and (why := refusal_of_home()):
-            Progress().say(f"{why}; using {default_directory()}")
+            Progress().print_step(f"{why}; using {default_directory()}")
         return
     sudo = shutil.which("sudo")
     if sudo is None:
         raise TrialError("root file systems can only be made by root", hint="run it again as root")
-    Progress().say("only root can make root file systems: continuing with sudo")
+    Progress().print_step("only root can make root file systems: continuing with sudo")
     _replace_process(
         [sudo, *_preserve_option(), "env", *_other_variables(), sys.executable, *sys.argv]
     )

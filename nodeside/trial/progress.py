@@ -45,11 +45,11 @@ class Progress:
     def color(self) -> bool:
         return self.stream.isatty() and not os.environ.get("NO_COLOR")
 
-    def say(self, text: str) -> None:
+    def print_step(self, text: str) -> None:
         """Print one step, with the seconds since the trial began."""
         self._write_line(f"[{time.monotonic() - self.started:6.1f} s]", escape_controls(text))
 
-    def line(self, prefix: str, text: str) -> None:
+    def print_line(self, prefix: str, text: str) -> None:
         """Print one line of a container's or a kernel's output, prefixed with its origin.
 
         It may hold any character, such as an escape sequence that writes the clipboard.
@@ -66,7 +66,7 @@ class Progress:
             self._muted = False
 
     @contextmanager
-    def size(self, directory: Path) -> Iterator[None]:
+    def show_growth(self, directory: Path) -> Iterator[None]:
         """On a terminal, show by how much a directory has grown in the block, and how fast.
 
         That is a line which is gone afterwards. A block that takes less than a second shows none.

@@ -123,7 +123,7 @@ def _try_on_node(
         is_mistake = error.exit_code in (ExitCode.USAGE, ExitCode.SPEC)
         if alone or (first and is_mistake):
             raise
-        progress.say(f"error: {error}")
+        progress.print_step(f"error: {error}")
         return (pod.failed_trial(options.target, kernels[0].release, error),)
 
 
@@ -182,7 +182,7 @@ class _Session:
         lacking = dependencies.missing_dependencies(name, workshop.archive, toolkit)
         if not lacking:
             return runs
-        self.progress.say(
+        self.progress.print_step(
             f"{name} depends on {', '.join(lacking)}: building it again with them in the toolkit"
         )
         before = workshop.roots.toolkit_packages
@@ -191,7 +191,7 @@ class _Session:
             return self._try_kernels(target, kernels, self._build_on_host(target, kernels))
         except ArchiveError as error:
             workshop.roots.toolkit_packages = before
-            self.progress.say(f"they could not be added: {error}")
+            self.progress.print_step(f"they could not be added: {error}")
             return runs
 
     def _try_kernels(
@@ -235,14 +235,14 @@ class _Session:
         """Print reasons for a failed build that the node side cannot know: packages, kernels."""
         exit_code = run.verdict
         if exit_code == ExitCode.EXCLUDED and "-cloud-" in run.kernel:
-            self.progress.say(
+            self.progress.print_step(
                 "cloud kernels have no video, sound, USB or I2C; try the ordinary kernel: "
                 + self._again(self.options.architecture.ordinary_kernel)
             )
         if exit_code in _FOR_A_SHELL and not (self.options.keep or run.crashed):
-            self.progress.say(f"a shell in the machine: {self._again(run.kernel)} --keep")
+            self.progress.print_step(f"a shell in the machine: {self._again(run.kernel)} --keep")
         if exit_code == ExitCode.BUILD_FAILED and "toolkit" in str(run.report.get("hint")):
-            self.progress.say(
+            self.progress.print_step(
                 f"in a trial: {self._again(run.kernel)} --toolkit-package PACKAGE; in an image "
                 "for a cluster: images/build toolkit KERNEL --package PACKAGE"
             )

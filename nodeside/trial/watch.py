@@ -132,7 +132,7 @@ class WatchSession:
                     if isinstance(error, MachineLost):
                         self._end_machine()
                     self._report_failure(error.exit_code, str(error), error.hint)
-                self.progress.say(f"waiting for a change below {self.path}; Ctrl-C ends")
+                self.progress.print_step(f"waiting for a change below {self.path}; Ctrl-C ends")
                 await_change(self.path, seen, pause)
 
     @property
@@ -196,7 +196,7 @@ class WatchSession:
             words = f"{len(checks)} checks passed" if checks else "nothing to check"
             self.verdict = ExitCode.OK
             who = f"{target.driver.name} {target.driver.spec.version}"
-            self.progress.say(f"ready: {who}, {words}; {seconds:.1f} s since the build")
+            self.progress.print_step(f"ready: {who}, {words}; {seconds:.1f} s since the build")
             before = machine.splats()
             self._run_consumers(machine, with_image(CONSUMER, _CURRENT), target)
             self._waiting_process(machine, with_image(spec, _CURRENT))
@@ -213,7 +213,7 @@ class WatchSession:
             return self._next[1]
         if self._next is not None:
             self._next[1].kill()
-        tell = partial(self.progress.line, "driver  |")
+        tell = partial(self.progress.print_line, "driver  |")
         process = machine.start(["python3", "-P", "-c", _WAITING], spec, on_error=tell)
         self._next = (spec, process)
         return process
@@ -232,7 +232,7 @@ class WatchSession:
 
     def _run_consumers(self, machine: Machine, where: ContainerSpec, target: TrialTarget) -> None:
         for argv in (*target.extras.commands, *self.commands):
-            tell = partial(self.progress.line, "command |")
+            tell = partial(self.progress.print_line, "command |")
             done = machine.run(
                 argv,
                 where,
@@ -251,10 +251,10 @@ class WatchSession:
         """Return the machine; boot it if there is none, or if it has other devices."""
         devices = (*target.extras.devices, *self.devices)
         if self._machine is not None and devices != self._devices:
-            self.progress.say("other devices: ending the machine")
+            self.progress.print_step("other devices: ending the machine")
             self._end_machine()
         if self._machine is None:
-            self.progress.say(f"booting {self.kernel.release}")
+            self.progress.print_step(f"booting {self.kernel.release}")
             machine = node.boot(
                 devices=devices,
                 append=self.append,
@@ -262,14 +262,14 @@ class WatchSession:
             )
             machine.__enter__()
             self._machine, self._devices = machine, devices
-            self.progress.say(f"booted in {machine.boot_seconds:.1f} s")
+            self.progress.print_step(f"booted in {machine.boot_seconds:.1f} s")
             self._log = self._kernel_log(machine)
         return self._machine
 
     def _report_crash(self, machine: Machine, when: str = "") -> None:
         site = find_crash_site(machine.serial_log())
         for row in machine.splats():
-            self.progress.line("kernel  |", row)
+            self.progress.print_line("kernel  |", row)
         self._end_machine()
         words = " ".join(filter(None, ("the kernel crashed", when, f"in {site}" if site else "")))
         self._report_failure(ExitCode.LOAD_FAILED, words, "the machine is booted again")
@@ -282,18 +282,18 @@ class WatchSession:
     def _report_failure(self, code: int, message: str, hint: str) -> None:
         self.verdict = int(code)
         meaning = ExitCode(code).meaning if code in list(ExitCode) else ""
-        self.progress.say(f"failed: exit code {int(code)}: {meaning}")
+        self.progress.print_step(f"failed: exit code {int(code)}: {meaning}")
         for line in message.splitlines():
-            self.progress.line("        |", line)
+            self.progress.print_line("        |", line)
         if hint:
-            self.progress.line("hint    |", hint)
+            self.progress.print_line("hint    |", hint)
 
     def _show_log(self, machine: Machine) -> None:
         """Show what the kernel has said since the last look."""
         now = self._kernel_log(machine)
         known = set(self._log)  # each line has its time; the ring drops its oldest
         for row in (row for row in now if row not in known):
-            self.progress.line("kernel  |", row)
+            self.progress.print_line("kernel  |", row)
         self._log = now
 
     @staticmethod
@@ -325,5 +325,5 @@ def watch_target(
         try:
             watching.run_for_ever()
         except KeyboardInterrupt:
-            progress.say("ended")
+            progress.print_step("ended")
         return watching.verdict

@@ -30,7 +30,7 @@ def say(request: pytest.FixtureRequest) -> Say:
     def say(text: str) -> None:
         with capture.global_and_fixture_disabled():
             progress.stream = sys.stderr
-            progress.say(text)
+            progress.print_step(text)
 
     return say
 

@@ -25,13 +25,15 @@ def main() -> int:
         signal.signal(number, signal.default_int_handler)
     progress = Progress()
     try:
-        with ControlPlane(progress.say) as control_plane:
+        with ControlPlane(progress.print_step) as control_plane:
             install_image_streams(control_plane)
             _tell(control_plane)
-            progress.say("Ctrl-C ends all of it; to use it from another shell, paste what is above")
+            progress.print_step(
+                "Ctrl-C ends all of it; to use it from another shell, paste what is above"
+            )
             signal.pause()
     except KeyboardInterrupt:
-        progress.say("stopped, and nothing is left")
+        progress.print_step("stopped, and nothing is left")
     except NodesideError as error:
         hint = f"\nhint: {error.hint}" if error.hint else ""
         sys.stderr.write(f"error: {error}{hint}\n")

@@ -90,7 +90,7 @@ def _set_up(workshop: Workshop) -> Path:
     ]
 
     def fill(directory: Path) -> None:
-        workshop.progress.say("setting up a fresh machine: once, two minutes")
+        workshop.progress.print_step("setting up a fresh machine: once, two minutes")
         root = directory / "root"
         process.run(["cp", "-a", base, root], timeout=patience(600))
         _tell_apt(root, workshop.archive)

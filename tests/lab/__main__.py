@@ -58,7 +58,7 @@ def up(nodes: int, kernel: str) -> None:
     try:
         with (
             Workshop(progress) as workshop,
-            Lab(workshop, progress.say, two_kernels(workshop, kernel)) as lab,
+            Lab(workshop, progress.print_step, two_kernels(workshop, kernel)) as lab,
             serving(lab),
         ):
             lab.start(nodes)
@@ -67,7 +67,7 @@ def up(nodes: int, kernel: str) -> None:
                 signal.pause()
     except KeyboardInterrupt:
         pass
-    progress.say("stopped, and nothing is left")
+    progress.print_step("stopped, and nothing is left")
 
 
 def _tour(lab: Lab) -> str:

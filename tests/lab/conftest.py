@@ -97,7 +97,7 @@ def started(
     def say(text: str) -> None:
         with capture.global_and_fixture_disabled():
             progress.stream = sys.stderr
-            progress.say(text)
+            progress.print_step(text)
 
     with Lab(workshop, say, kernels) as lab, serving(lab):
         lab.start(nodes)

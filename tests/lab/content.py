@@ -93,7 +93,9 @@ def make_content(
     """
     architecture = workshop.architecture
     with engine(workshop.cache) as builder:
-        workshop.progress.say(f"building the images for {architecture.name} that have changed")
+        workshop.progress.print_step(
+            f"building the images for {architecture.name} that have changed"
+        )
         images = _build(builder, kernels, workshop)
         identities = sorted(f"{name} {builder.image_id(tag)}\n" for name, tag in images.items())
         digest = digest_of("".join(identities) + f"{programs['containerd']} {_CONTAINERD}")
@@ -102,7 +104,7 @@ def make_content(
             _remove_older(workshop.cache.directory / "labs", architecture)
 
         def fill(directory: Path) -> None:
-            workshop.progress.say("unpacking the images as a node does")
+            workshop.progress.print_step("unpacking the images as a node does")
             with registry(directory / "registry") as where:
                 for name, tag in images.items():
                     builder.push(tag, f"{where}/{name.removeprefix(f'{REGISTRY}/')}")

@@ -37,7 +37,7 @@ def make_disk(workshop: Workshop, programs: Mapping[str, Path]) -> Path:
     name = f"{root.parent.name}-{digest_of(sizes + repr(configuration.FILES))}"
 
     def fill(directory: Path) -> None:
-        workshop.progress.say("making the disk of a node with a kubelet")
+        workshop.progress.print_step("making the disk of a node with a kubelet")
         tree = directory / "tree"
         process.run(["cp", "-al", root, tree], timeout=300)
         _settle(tree, programs)

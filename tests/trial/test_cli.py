@@ -163,7 +163,7 @@ def test_a_terminal_that_wants_no_color_gets_none(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setenv("NO_COLOR", "1")
 
-    Progress(terminal).line("host    |", "CC [M] edu.o")
+    Progress(terminal).print_line("host    |", "CC [M] edu.o")
 
     assert terminal.getvalue() == "host    | CC [M] edu.o\n"
 

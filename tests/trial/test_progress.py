@@ -22,8 +22,8 @@ CLIPBOARD = "\x1b]52;c;Y3VybCBldmlsfHNo\x07"
 def test_a_guest_cannot_write_the_clipboard_with_a_line() -> None:
     stream = io.StringIO()
     progress = Progress(stream=stream)
-    progress.line("kernel  |", f"edu:\t{CLIPBOARD}")
-    progress.say(CLIPBOARD)
+    progress.print_line("kernel  |", f"edu:\t{CLIPBOARD}")
+    progress.print_step(CLIPBOARD)
     assert "\x1b" not in stream.getvalue()
     assert "\x07" not in stream.getvalue()
     assert stream.getvalue().startswith("kernel  | edu:\t\\x1b]52;c;")
@@ -63,14 +63,14 @@ def test_on_a_terminal_a_size_is_shown_as_it_grows_and_is_gone_afterwards(tmp_pa
     stream = Terminal()
     progress = Progress(stream=stream)
     (tmp_path / "before").write_bytes(b"x" * 3_000_000)
-    with progress.size(tmp_path):
+    with progress.show_growth(tmp_path):
         (tmp_path / "fetched").write_bytes(b"x" * 5_000_000)
         deadline = time.monotonic() + 60
         while "5.0 MB, " not in stream.getvalue():
             assert time.monotonic() < deadline, stream.getvalue()
             time.sleep(0.05)
-        progress.say("a line of another step")
-    progress.say("after it")
+        progress.print_step("a line of another step")
+    progress.print_step("after it")
 
     shown = [line.rpartition("\x1b[K")[2] for line in stream.getvalue().split("\n")[:-1]]
     assert [line.partition("\x1b[0m ")[2] for line in shown] == [
@@ -83,6 +83,6 @@ def test_on_a_terminal_a_size_is_shown_as_it_grows_and_is_gone_afterwards(tmp_pa
 def test_no_size_is_shown_where_there_is_no_terminal(tmp_path: Path) -> None:
     stream = io.StringIO()
     threads = threading.active_count()
-    with Progress(stream=stream).size(tmp_path):
+    with Progress(stream=stream).show_growth(tmp_path):
         assert threading.active_count() == threads, "nobody looks"
     assert stream.getvalue() == ""

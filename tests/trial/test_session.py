@@ -58,7 +58,7 @@ class Trials:
         outcome = self.outcomes[release]
         if isinstance(outcome, BaseException):
             raise outcome
-        trial.progress.say(f"this is {release}")
+        trial.progress.print_step(f"this is {release}")
         return (outcome or run(kernel=release),)
 
 

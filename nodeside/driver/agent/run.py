@@ -171,7 +171,7 @@ class DriverLoop:
         ):
             self.listener = replace(self.listener, stopping=lambda: watch.stopping is not None)
             while watch.stopping is None:
-                watch.drain()
+                watch.discard_events()
                 self.listener = replace(self.listener, repeat_failed=repeat_failed)
                 result = self._try_once()
                 if os.getpid() == 1:
@@ -185,7 +185,9 @@ class DriverLoop:
                     timeout = services.next_start()
                 is_ready = result is _Result.READY
                 ready = ready_path(self.config.host, self.last_read.name) if is_ready else None
-                reason = watch.wait(timeout, calm=_UEVENT_QUIET if is_ready else retry, ready=ready)
+                reason = watch.wait_for_reason(
+                    timeout, calm=_UEVENT_QUIET if is_ready else retry, ready=ready
+                )
                 if result is _Result.READY:
                     retry = _FIRST_RETRY
                 elif reason.why is not Why.POLL and result is not _Result.SERVICE_FAILED:
@@ -194,7 +196,7 @@ class DriverLoop:
                 repeat_failed = reason.why in (Why.INPUT, Why.TIMEOUT)
                 if reason.why is Why.INPUT:
                     retry = _FIRST_RETRY
-                    watch.follow(*self._inputs_to_watch())
+                    watch.set_targets(*self._inputs_to_watch())
             self.note_orderly_end()
             name = watch.stopping.name if watch.stopping else ""
             log.fact("stopping; the modules stay loaded", signal=name)
@@ -259,13 +261,13 @@ def _bring_up(attempt: Attempt) -> Report:
     except Exception as exc:
         log.traceback(exc)
         bug, services = Bug(exc), attempt.services
-        attempt.journal.note(str(bug))
+        attempt.journal.add_note(str(bug))
         if services is not None and not services.are_ready(attempt.task.driver.spec.services):
             raise bug from exc  # without its services, the driver is not ready
         try:
             report = report_if_loaded(attempt)
         except Exception as problem:
-            attempt.journal.note(f"the loaded modules cannot be judged: {problem}")
+            attempt.journal.add_note(f"the loaded modules cannot be judged: {problem}")
             report = None
         if report is None:
             raise bug from exc

@@ -125,7 +125,7 @@ class Wakeups:
         if self._uevents is not None:
             self._uevents.close()
 
-    def follow(
+    def set_targets(
         self, modules: Iterable[str], inputs: Iterable[Path], often: Iterable[Path] = ()
     ) -> None:
         """Replace the watched modules and inputs, for instance after an input has changed."""
@@ -135,12 +135,12 @@ class Wakeups:
         self._inputs = {path: known.get(path, _file_identity(path)) for path in (*inputs, *often)}
         self._every = URGENT_INPUT_INTERVAL if often else INPUT_INTERVAL
 
-    def drain(self) -> None:
+    def discard_events(self) -> None:
         """Discard the events so far. Call it right before a look, which sees their effects."""
         for _ in self._read_uevents():
             pass
 
-    def wait(
+    def wait_for_reason(
         self, timeout: float | None = None, *, calm: float = 0.0, ready: Path | None = None
     ) -> Reason:
         """Sleep until there is a reason to look again; `timeout` seconds at most.

@@ -188,7 +188,7 @@ def climb_ladder(
     """Try the rungs in order until one serves or none is left."""
     task, journal = attempt.task, attempt.journal
     while True:
-        decision = plan.climb(task.wanted, observed)
+        decision = plan.climb_ladder(task.wanted, observed)
         journal.verdicts = decision.verdicts
         if not isinstance(decision.action, plan.TryRung):
             return decision
@@ -198,7 +198,7 @@ def climb_ladder(
             continue
         if rung is Rung.BUILT:
             journal.announce_state(State.BUILDING)
-        with journal.stage(_STAGES[rung]):
+        with journal.time_stage(_STAGES[rung]):
             observed = observed.with_finding(rung, rungs.try_rung(task, rung, attempt.listener))
 
 
@@ -255,7 +255,7 @@ def validate_loaded(
         if mark is None and record.mark is not None:
             mark = Mark(record.mark)
     inputs = ValidationInputs(task.host, loader.kernel_log, mark, splat, loader.clock)
-    with journal.stage("validate"):
+    with journal.time_stage("validate"):
         try:
             validation: Validation = validate(task.driver.spec.validate, loaded, inputs)
         except ValidationFailed as error:
@@ -272,7 +272,7 @@ def _follow_firmware_path(task: Task) -> None:
     from nodeside.driver.kernel.firmware import FirmwareDirectory
 
     try:
-        FirmwareDirectory(task.host).follow(task.path(firmware.path), task.name)
+        FirmwareDirectory(task.host).follow_search_path(task.path(firmware.path), task.name)
     except NodesideError as error:  # the modules work: they have what they asked for at the load
         log.warning(str(error), driver=task.name, reason=error.reason, hint=error.hint)
 
@@ -291,7 +291,7 @@ def _run_after_load_hooks(attempt: Attempt, record: LoadedRecord) -> LoadedRecor
     have_run = record.hooks in (wanted, HooksRun.AFTER_LOAD)
     if not have_run or record.is_within("beforeUnload"):
         if hooks and record.hook:
-            attempt.journal.note(repetition_message(record, "afterLoad"))
+            attempt.journal.add_note(repetition_message(record, "afterLoad"))
         run_hooks(task.host, record, "afterLoad", hooks, only_recorded=True)
         done = replace(done, hooks=wanted)
     if done == record:
@@ -327,13 +327,13 @@ def _copy_files(attempt: Attempt) -> _Files | None:
     versions = Versions(task.host, task.name)
     tree = Tree(wanted.paths, is_trusted=wanted.privileged_files)
     if tree not in digests or not (versions.directory / digests[tree]).is_dir():
-        with attempt.journal.stage("copy files"):
+        with attempt.journal.time_stage("copy files"):
             digests[tree] = tree.digest()
             try:
-                versions.copy(tree, digests[tree])
+                versions.copy_version(tree, digests[tree])
             except NoSpace:
-                versions.collect(at_once=True)
-                versions.copy(tree, digests[tree])
+                versions.remove_unused(at_once=True)
+                versions.copy_version(tree, digests[tree])
     return _Files(versions, digests[tree])
 
 
@@ -346,9 +346,9 @@ def _collect_files(task: Task) -> None:
     versions = Versions(task.host, task.name)
     try:
         if task.driver.spec.userspace is None:
-            versions.remove()
+            versions.remove_all()
         else:
-            versions.collect()
+            versions.remove_unused()
     except NodesideError as error:
         log.warning(str(error), driver=task.name, reason=error.reason, hint=error.hint)
 
@@ -359,11 +359,11 @@ def _start_services(attempt: Attempt) -> None:
     wanted = task.driver.spec.services
     if services is None:
         if wanted:
-            journal.note("services are not started: `nodeside driver run` starts them")
+            journal.add_note("services are not started: `nodeside driver run` starts them")
         return
     if services.are_ready(wanted):
         return
-    with journal.stage("services"):
+    with journal.time_stage("services"):
         services.bring_up(task.name, wanted, attempt.listener.stopping)
 
 
@@ -411,8 +411,8 @@ def _no_rung_error(task: Task, decision: plan.Decision, closed: Collection[Rung]
 def _collect_bundles(task: Task) -> None:
     """Delete the cached bundles that no version or kernel is likely to return to."""
     record = read_loaded(task.host, task.name, task.boot_id)
-    manifests = task.cache.manifests(task.name)
+    manifests = task.cache.list_manifests(task.name)
     key = record.key if record else ""
     keep = retention.tags_to_keep(manifests, task.tag, task.kernel, key)
-    for tag in task.cache.collect(task.name, keep):
+    for tag in task.cache.remove_other_bundles(task.name, keep):
         log.fact("dropped an old bundle from the cache", tag=tag)

@@ -81,7 +81,9 @@ def marked_load(attempt: Attempt, manifest: BundleManifest) -> Iterator[None]:
     try:
         write_mark(task.host, _make_mark(task, manifest))
     except NodesideError as error:  # a full disk must not keep a driver from being loaded
-        attempt.journal.note(f"if the kernel dies in this load, that will not be known: {error}")
+        attempt.journal.add_note(
+            f"if the kernel dies in this load, that will not be known: {error}"
+        )
     try:
         yield
     except Exception:

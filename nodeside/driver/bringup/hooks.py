@@ -81,7 +81,7 @@ def _run_hook(name: str, hook: Hook) -> None:
     output = Output(hook=name)
     try:
         done = process.run(
-            hook.command, timeout=hook.timeout_seconds, check=False, on_line=output.line
+            hook.command, timeout=hook.timeout_seconds, check=False, on_line=output.take_line
         )
     except NodesideError as error:
         raise HookFailed(f"{name}: {error}", hint=error.hint) from error

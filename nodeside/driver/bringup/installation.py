@@ -202,12 +202,12 @@ class Installation:
 
         Raises RefusedBeforeLoad, RebootRequired, InUse, SequenceFailed, and SystemRefused.
         """
-        with self.journal.stage("check"):
+        with self.journal.time_stage("check"):
             checked = check_bundle(self.task, self.bundle)
             if checked.refusals:
                 raise _refused_error(checked.refusals)
             for note in checked.notes:
-                self.journal.note(note)
+                self.journal.add_note(note)
             insertions = self._make_insertions(checked)
             record = self._make_record(checked.task)
             self._check_firmware()
@@ -217,8 +217,8 @@ class Installation:
         if decision is plan.Replacement.REPLACE and not self.attempt.listener.repeat_failed:
             self.attempt.earlier.refuse_repetition(replacement)
         self.journal.announce_state(State.LOADING)
-        with self.journal.stage("load"):
-            mark = self.loader.kernel_log.mark()
+        with self.journal.time_stage("load"):
+            mark = self.loader.kernel_log.mark_end()
             before = device_numbers(self.task.host)
             record = replace(record, mark=None if mark.unreadable else mark.lines)
             previous: tuple[Insertion, ...] = ()
@@ -254,7 +254,9 @@ class Installation:
         """Raise FirmwareRefused if the firmware cannot be installed."""
         firmware = self.task.driver.spec.firmware
         if firmware is not None:
-            FirmwareDirectory(self.task.host).check(self.task.path(firmware.path), self.task.name)
+            FirmwareDirectory(self.task.host).check_files(
+                self.task.path(firmware.path), self.task.name
+            )
 
     def _unload_previous(self, previous: Sequence[Insertion], coming: LoadedRecord) -> LoadedRecord:
         """Unload all loaded modules of this driver, or none of them.
@@ -325,7 +327,7 @@ class Installation:
         try:
             if spec.firmware is not None:
                 source = self.task.path(spec.firmware.path)
-                FirmwareDirectory(self.task.host).install(source, self.task.name)
+                FirmwareDirectory(self.task.host).install_files(source, self.task.name)
             ours = self.task.wanted.names
             clearing = conflicts.foresee_cleared(spec.conflicts, self.loader, ours=ours)
             record = replace(record, cleared=record.cleared.followed_by(clearing))
@@ -335,7 +337,7 @@ class Installation:
             write_loaded(self.task.host, record)
             cleared = conflicts.clear_conflicts(spec.conflicts, self.loader, ours=ours)
             for words in cleared.done_in_words:
-                self.journal.note(words)
+                self.journal.add_note(words)
             require_predecessors(self.task)  # a predecessor may have begun to leave meanwhile
             begun = True
             load_sequence(wanted, self.loader, previous=previous, on_displaced=note_displaced)
@@ -383,7 +385,9 @@ class Installation:
             else:
                 clear_loaded(host, self.task.name)
         except NodesideError as problem:  # a full disk, perhaps; what failed first is raised
-            self.journal.note(f"the record of the loaded modules could not be corrected: {problem}")
+            self.journal.add_note(
+                f"the record of the loaded modules could not be corrected: {problem}"
+            )
 
     def _restore_conflicts(self, rolled: RollBack, cleared: Cleared) -> Cleared:
         """Bring back what was cleared. Returns that if a part of it is still missing."""
@@ -397,9 +401,9 @@ class Installation:
         problems = conflicts.restore_cleared(named, self.loader)
         names = ", ".join((*named.removed, *(device.address for device in named.unbound)))
         for problem in problems:
-            self.journal.note(f"could not be put back: {problem}")
+            self.journal.add_note(f"could not be put back: {problem}")
         if not problems:
-            self.journal.note(f"put back after the failed load: {names}")
+            self.journal.add_note(f"put back after the failed load: {names}")
         return cleared if problems or named != cleared else Cleared()
 
     def _previous_insertions(self) -> tuple[Insertion, ...]:
@@ -444,9 +448,11 @@ class Installation:
     def _cached_bundles(self, key: str) -> Iterator[Bundle]:
         """Yield the intact bundles with this key in the cache."""
         cache, driver = self.task.cache, self.task.name
-        for tag in [cached.tag for cached in cache.manifests(driver) if cached.manifest.key == key]:
+        for tag in [
+            cached.tag for cached in cache.list_manifests(driver) if cached.manifest.key == key
+        ]:
             try:
-                bundle = cache.peek(tag, key, driver)
+                bundle = cache.peek_bundle(tag, key, driver)
             except BundleError as problem:
                 log.warning("a bundle cannot serve for a roll-back", why=problem)
             else:

@@ -63,7 +63,7 @@ class Journal:
     announced: NodeDriverStatus | None = None  # the last status that was announced
 
     @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
+    def time_stage(self, name: str) -> Iterator[None]:
         """Time a stage. The durations of a stage that runs twice are added up."""
         started = self.clock()
         try:
@@ -73,23 +73,25 @@ class Journal:
             spent = self.clock() - started
             self.stages[name] = round(self.stages.get(name, 0.0) + spent, 3)
 
-    def note(self, text: str) -> None:
+    def add_note(self, text: str) -> None:
         """Record something that a person should know but that is not a failure."""
         log.fact(text, driver=self.task.name)
         self.notes.append(text)
 
     def announce_state(self, state: State, message: str = "", *, reason: str = "") -> None:
         """Announce a new state."""
-        self._announce_report(self.report(state, reason=reason, message=message))
+        self._announce_report(self.make_report(state, reason=reason, message=message))
 
     def announce_obstacle(self, error: NodesideError) -> None:
         """Announce that the unload waits for this obstacle to pass; this is not a failure."""
         self._announce_report(
-            self.report(State.UNLOADING, reason=error.reason, message=str(error), hint=error.hint)
+            self.make_report(
+                State.UNLOADING, reason=error.reason, message=str(error), hint=error.hint
+            )
         )
 
     def report_ready(self) -> Report:
-        report = self.report(State.READY)
+        report = self.make_report(State.READY)
         self._announce_report(report)
         return report
 
@@ -103,7 +105,7 @@ class Journal:
         stuck = error.exit_code in (ExitCode.REBOOT_REQUIRED, ExitCode.IN_USE)
         waits = error.exit_code is ExitCode.WAITS_FOR_DRIVER
         state = State.REBOOT_REQUIRED if stuck else State.WAITING if waits else State.FAILED
-        report = self.report(
+        report = self.make_report(
             state,
             reason=error.reason,
             message=str(error),
@@ -115,7 +117,7 @@ class Journal:
             self._announce_report(report)
         return report
 
-    def report(
+    def make_report(
         self,
         state: State,
         *,
@@ -147,10 +149,10 @@ class Journal:
         )
 
     def _announce_report(self, report: Report) -> None:
-        self.announced = self.status(report)
+        self.announced = self.status_of_report(report)
         self.announce(self.announced)
 
-    def status(self, report: Report) -> NodeDriverStatus:
+    def status_of_report(self, report: Report) -> NodeDriverStatus:
         """Return the report as the status of this node's NodeDriver."""
         return NodeDriverStatus(
             driver=report.driver,

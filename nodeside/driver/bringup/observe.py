@@ -29,7 +29,7 @@ def acceptable_manifests(task: Task, record: LoadedRecord | None) -> tuple[Bundl
     if record is not None and record.source is Rung.COMPATIBLE and record.key != task.key:
         tags = [
             cached.tag
-            for cached in task.cache.manifests(task.name)
+            for cached in task.cache.list_manifests(task.name)
             if cached.manifest.key == record.key and of_same_source(task, cached.manifest)
         ]
         described += [bundle for tag in tags if (bundle := task.cache.describe(tag, task.name))]
@@ -70,7 +70,7 @@ def loaded_by_nodeside(task: Task, record: LoadedRecord | None, loader: Loader) 
     A module of the same name may be the kernel's own, for instance because a build has failed.
     """
     recorded = {module.name: module.build_id for module in record.modules} if record else {}
-    cached = {m.build_id for c in task.cache.manifests(task.name) for m in c.manifest.modules}
+    cached = {m.build_id for c in task.cache.list_manifests(task.name) for m in c.manifest.modules}
     ours = []
     for name in dict.fromkeys((*recorded, *task.wanted.names)):
         state = loader.modules.state(name)

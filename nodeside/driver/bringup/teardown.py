@@ -92,7 +92,7 @@ def finish_unload(attempt: Attempt, record: LoadedRecord | None, *, left: Collec
     if left or record is None or not record.is_within("afterUnload"):
         return
     if task.driver.spec.hooks.after_unload:
-        attempt.journal.note(repetition_message(record, "afterUnload"))
+        attempt.journal.add_note(repetition_message(record, "afterUnload"))
     _run_after_unload_hooks(task, record, only_recorded=True)
 
 

@@ -253,7 +253,7 @@ def _check_kernel_log(
         return (CheckResult(_LOG, False, _NO_SPLAT, inputs.splat),)
     if inputs.mark is None:
         return ()
-    excerpt = inputs.kernel_log.since(inputs.mark)
+    excerpt = inputs.kernel_log.read_since(inputs.mark)
     heads = find_splats(excerpt.lines)
     words = "; ".join(heads)[:_TEXT] or excerpt.note or "none"
     if heads and (frame := find_module_frame(excerpt.lines, modules)):

@@ -7,13 +7,13 @@
         <tag>/                a bundle: manifest.json, its .p7s, modules/*.ko
         .built-<sha256>       marker: the bundle with this digest was built here, not fetched
         .tmp-*/               a bundle being removed
-        .damaged-<tag>-<n>/   a bundle that failed verification; removed by the next `collect`
+        .damaged-<tag>-<n>/   a bundle that failed verification; `remove_other_bundles` removes it
 
 A bundle appears when a complete, synced directory is renamed into place. It is renamed away before
 it is deleted, so a tag is always either complete or absent. A crash leaves at most `.tmp-*`
-directories, which are never taken for bundles; `collect` and the next `staging_directory` remove
-those that no process has locked. Every bundle is verified before use. One that fails verification
-is set aside and treated as absent from then on.
+directories, which are never taken for bundles; `remove_other_bundles` and the next
+`staging_directory` remove those that no process has locked. Every bundle is verified before use.
+One that fails verification is set aside and treated as absent from then on.
 
 Whether a bundle may be used is not decided here: `trust.py` judges fetched bundles on every use.
 """
@@ -61,7 +61,7 @@ class Cache:
     root: Path
     clock: Clock = field(default_factory=Clock, compare=False, repr=False)
 
-    def lookup(self, tag: str, key: str, driver: str) -> Bundle | None:
+    def look_up_bundle(self, tag: str, key: str, driver: str) -> Bundle | None:
         """Return the bundle with this tag and key, with every file verified, or None.
 
         A bundle of another version also matches: equal keys mean equal source, settings and kernel.
@@ -76,8 +76,8 @@ class Cache:
                 return bundle
         return None
 
-    def peek(self, tag: str, key: str, driver: str) -> Bundle | None:
-        """Look up a bundle like `lookup`, but change nothing.
+    def peek_bundle(self, tag: str, key: str, driver: str) -> Bundle | None:
+        """Look up a bundle like `look_up_bundle`, but change nothing.
 
         A damaged bundle stays in place. Raises BundleError for it if no other one matches.
         """
@@ -107,8 +107,8 @@ class Cache:
         """Return whether the bundle with this digest was built on this node."""
         return _built_mark(self.root / driver, digest).exists()
 
-    def manifests(self, driver: str) -> Iterator[CachedManifest]:
-        """Yield the manifests of a driver's bundles, newest first; `peek` or `lookup` verifies."""
+    def list_manifests(self, driver: str) -> Iterator[CachedManifest]:
+        """Yield the manifests of a driver's bundles, newest first, unverified."""
         for directory in sorted(self._bundle_directories(driver), key=_modified_at, reverse=True):
             try:
                 manifest = read_manifest(directory).manifest
@@ -121,8 +121,9 @@ class Cache:
     def staging_directory(self) -> Iterator[Path]:
         """Yield a directory on the cache's file system and remove it at the end of the block.
 
-        Leftovers of killed processes are removed first: a driver that is killed repeatedly while it
-        stores a build, a GiB each time, never reaches `collect`. Raises NoSpace, SystemRefused.
+        Leftovers of killed processes are removed first: a driver that is killed again and again
+        while it stores a build, a GiB each time, never reaches `remove_other_bundles`. Raises
+        NoSpace, SystemRefused.
         """
         with disk_errors(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
@@ -135,7 +136,7 @@ class Cache:
             os.close(lock)
             shutil.rmtree(directory, ignore_errors=True)
 
-    def adopt(self, directory: Path, *, built_here: bool = False) -> Bundle:
+    def adopt_bundle(self, directory: Path, *, built_here: bool = False) -> Bundle:
         """Verify the bundle at `directory` and move it into place. Returns the bundle now in place.
 
         `built_here` means that it was built on this node, so it needs no trust in a store. An equal
@@ -157,7 +158,7 @@ class Cache:
                     publish_bytes(_built_mark(place.parent, bundle.digest), b"")
                 return self._replace_bundle(place, bundle)
 
-    def collect(self, driver: str, keep: set[str]) -> tuple[str, ...]:
+    def remove_other_bundles(self, driver: str, keep: set[str]) -> tuple[str, ...]:
         """Remove the driver's bundles except those tagged in `keep`. Returns the removed tags.
 
         Also removes leftovers of crashes. Never fails a load: removal errors are only logged.

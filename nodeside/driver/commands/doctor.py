@@ -116,7 +116,7 @@ def _check_firmware(task: Task) -> Iterator[DoctorRow]:
     directory = FirmwareDirectory(task.host)
     if firmware is not None:
         try:
-            directory.check(task.path(firmware.path), task.name)
+            directory.check_files(task.path(firmware.path), task.name)
         except NodesideError as error:
             todo = error.hint or "see firmware.path in driver.yaml"
             yield DoctorRow("firmware", Level.BAD, str(error), todo)
@@ -214,7 +214,7 @@ def _check_rights(config: Config, _: Kernel | None) -> Iterator[DoctorRow]:
         else:
             todo = "run as root, or add it to the container's securityContext"
             yield DoctorRow(name, level, f"missing: {consequence}", todo)
-    why = KernelLog(config.host, KernelSyscalls()).mark().unreadable
+    why = KernelLog(config.host, KernelSyscalls()).mark_end().unreadable
     yield DoctorRow("kernel log", Level.WARN if why else Level.OK, why or "readable")
 
 

@@ -67,7 +67,7 @@ def observe_node(task: Task) -> plan.Observed:
 
 def _preview_climb(task: Task, known: plan.Observed) -> tuple[list[str], tuple[plan.Verdict, ...]]:
     while True:
-        decided = plan.climb(task.wanted, known)
+        decided = plan.climb_ladder(task.wanted, known)
         verdicts = decided.verdicts
         if not _runs_here(task):
             elsewhere = f"{task.kernel.release} does not run here"

@@ -61,7 +61,7 @@ class OrderOptions:
     rebuild: bool = False
 
 
-def order(config: Config, options: OrderOptions, *, dry_run: bool = False) -> CommandOutput:
+def order_build(config: Config, options: OrderOptions, *, dry_run: bool = False) -> CommandOutput:
     """Write source and build request to the shared directory.
 
     Without `options.rebuild`, only if the store lacks the bundle.
@@ -99,7 +99,7 @@ def order(config: Config, options: OrderOptions, *, dry_run: bool = False) -> Co
     return CommandOutput(as_document(ordered), rows)
 
 
-def finish(config: Config) -> tuple[CommandOutput, BuildOutcome]:
+def finish_build(config: Config) -> tuple[CommandOutput, BuildOutcome]:
     """Check, sign and publish the toolkit's result. Raises ToolkitBuildFailed and others."""
     task, ordered = _read_order(config)
     outcome = (

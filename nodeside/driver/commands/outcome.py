@@ -33,7 +33,7 @@ class CommandOutput:
     text: str = ""
     exit_code: ExitCode = ExitCode.OK
 
-    def render(self, output: str) -> str:
+    def render_as(self, output: str) -> str:
         if output == "json":
             return json.dumps(self.document, indent=2)
         return self.text or table(self.rows)

@@ -53,7 +53,7 @@ def run_once_with_services(
         journal, report = run.run_once()
         run.note_orderly_end()
         show(as_outcome(report, announcement_document(journal)))
-        while (reason := watch.wait().why) is not Why.STOP:
+        while (reason := watch.wait_for_reason().why) is not Why.STOP:
             if reason is Why.SERVICE:
                 raise ServiceFailed(
                     "; ".join(

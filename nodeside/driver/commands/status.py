@@ -35,7 +35,7 @@ def read_status(task: Task) -> CommandOutput:
     proof, why = plan.prove_loaded(task.wanted, observed)
     ready = read_ready(task.host, task.name, task.boot_id)
     modules = [_module_document(task, name, observed) for name in task.wanted.names]
-    bundles = [cached.tag for cached in task.cache.manifests(task.name)]
+    bundles = [cached.tag for cached in task.cache.list_manifests(task.name)]
     good = proof is not None and ready is not None and ready.version == task.version
     parameters = parameters_of(task)
     document = {

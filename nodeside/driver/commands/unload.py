@@ -178,7 +178,7 @@ class _UnloadWhenIdle:
                 if isinstance(error, CannotUnload):
                     removed += error.removed
                 self._report_obstacle(error)
-            if self.watch.wait(pause).why is Why.STOP:
+            if self.watch.wait_for_reason(pause).why is Why.STOP:
                 raise self._stopped_error()
             pause = min(pause * 2, _LONGEST_LOOK)
 
@@ -213,7 +213,7 @@ def _unload_modules(attempt: Attempt) -> Unloaded:
         if task.driver.spec.firmware is not None:
             from nodeside.driver.kernel.firmware import FirmwareDirectory
 
-            FirmwareDirectory(task.host).remove(task.name)
+            FirmwareDirectory(task.host).remove_files(task.name)
     finally:  # after the firmware, which the in-tree driver would find first
         restored = _restore_conflicts(task, record, loader, freed)
     run_directory.write_cleared(task.host, task.name, record, restored.kept)
@@ -222,7 +222,7 @@ def _unload_modules(attempt: Attempt) -> Unloaded:
     if (task.host.userspace / task.name).is_dir():
         from nodeside.driver.userspace.versions import Versions
 
-        Versions(task.host, task.name).remove()
+        Versions(task.host, task.name).remove_all()
     for name in (name for name in task.wanted.names if name in rows):
         log.warning(f"{name} stays: nodeside did not load it", hint=f"to unload it: rmmod {name}")
     return Unloaded(removed, restored)

@@ -81,7 +81,7 @@ def unprovided_symbols(
     """
     ours = set(chain.from_iterable(each.exports for each in modules))
     lacking = [s for s in module.imports if s not in ours and s not in exported]
-    lacking = [symbol for symbol in lacking if not running.has(symbol)]
+    lacking = [symbol for symbol in lacking if not running.has_symbol(symbol)]
     if running.complete or (symbols is not None and not running.out_of_tree):
         return tuple(s for s in lacking if not _is_offered(s, symbols or {}, facts, running))
     return ()

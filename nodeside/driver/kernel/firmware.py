@@ -123,7 +123,7 @@ class FirmwareDirectory:
             return ""
         return f"{current}{self._setter_of(current or '')}"
 
-    def check(self, directory: Path, driver: str) -> None:
+    def check_files(self, directory: Path, driver: str) -> None:
         """Check what can be checked without a change to the node, before modules are unloaded.
 
         Raises FirmwareRefused.
@@ -134,7 +134,7 @@ class FirmwareDirectory:
             digests = {name: _file_digest(path) for name, path in sources.items()}
             self._refuse_other_content(place, driver, digests)
 
-    def install(self, directory: Path, driver: str) -> tuple[str, ...]:
+    def install_files(self, directory: Path, driver: str) -> tuple[str, ...]:
         """Install every file below `directory`. Returns their names.
 
         Raises FirmwareRefused, SystemRefused, NoSpace, Locked.
@@ -152,14 +152,14 @@ class FirmwareDirectory:
                 place.files.mkdir(parents=True, exist_ok=True)
             publish(place.owners / f"{driver}.json", {"directory": place.path, "files": ours})
             for name in ours:
-                self._place_file(sources[name], self._file(place, name), digests[name])
+                self._place_file(sources[name], self._reach_file(place, name), digests[name])
             self._drop_files(place, set(previous) - set(ours))
             if self._current_path() == "":
                 self.write(self.search_path, self.as_kernel_sees_it)
         log.fact("firmware installed", driver=driver, files=len(digests), directory=place.path)
         return tuple(digests)
 
-    def follow(self, directory: Path, driver: str) -> bool:
+    def follow_search_path(self, directory: Path, driver: str) -> bool:
         """Install the files again if the search path is another one than when they were.
 
         Returns whether it was. Raises what `install` raises.
@@ -173,10 +173,10 @@ class FirmwareDirectory:
         if record and (ours or record.get("directory") == current):
             return False
         log.fact("the firmware search path is another one", driver=driver, path=current or "none")
-        self.install(directory, driver)
+        self.install_files(directory, driver)
         return True
 
-    def remove(self, driver: str) -> None:
+    def remove_files(self, driver: str) -> None:
         """Remove files that only this driver needs. The last driver clears our search path."""
         if not (self.owners.is_dir() or self.owners_elsewhere.is_dir()):
             return
@@ -254,22 +254,22 @@ class FirmwareDirectory:
         if place.is_ours:
             return frozenset()
         others = set(digests) - ours
-        foreign = {name for name in others if os.path.lexists(self._file(place, name))}
+        foreign = {name for name in others if os.path.lexists(self._reach_file(place, name))}
         for name in sorted(foreign):
-            if _installed_digest(self._file(place, name)) != digests[name]:
+            if _installed_digest(self._reach_file(place, name)) != digests[name]:
                 raise FirmwareRefused(
                     f"{place.path}/{name} is there with other content, and is not nodeside's",
                     hint="remove that file from the node, or take it out of firmware.path",
                 )
         for name in sorted(set(digests) - foreign):
-            if not _may_write(self._file(place, name).parent):
+            if not _may_write(self._reach_file(place, name).parent):
                 raise FirmwareRefused(
                     f"{place.path}/{name} cannot be written, by what its directory leads to",
                     hint=f"ls -ld {place.path}/{PurePosixPath(name).parent}, on the node",
                 )
         return frozenset(foreign)
 
-    def _file(self, place: _Place, name: str) -> Path:
+    def _reach_file(self, place: _Place, name: str) -> Path:
         """Return where this process reaches a file; a link on the way is the host's.
 
         Raises FirmwareRefused.
@@ -331,7 +331,7 @@ class FirmwareDirectory:
         }
         top = self.host.run if place.is_ours else place.files
         for name in sorted(names - needed):
-            path = self._file(place, name)
+            path = self._reach_file(place, name)
             with disk_errors(path):
                 path.unlink(missing_ok=True)
             for parent in path.parents:

@@ -87,7 +87,7 @@ class Loader:
 
     # --- load -----------------------------------------------------------------------------
 
-    def insert(
+    def insert_module(
         self, path: Path, parameters: Mapping[str, str] | None = None, *, name: str = ""
     ) -> None:
         """Load an uncompressed module file. Raises LoadFailed, SystemRefused.
@@ -160,7 +160,9 @@ class Loader:
             if path.suffix != ".ko":
                 plain = decompress(path, scratch / f"{name}.ko")
             try:
-                self.insert(plain, self._read_in_tree_parameters(name, plain, config), name=name)
+                self.insert_module(
+                    plain, self._read_in_tree_parameters(name, plain, config), name=name
+                )
             except LoadFailed as exc:
                 if exc.reason != "Exists" or self.modules.state(name) is None:
                     raise
@@ -187,7 +189,7 @@ class Loader:
         tries = 0
         while True:
             self._await_settled(module, until)
-            mark = self.kernel_log.mark()
+            mark = self.kernel_log.mark_end()
             tries += 1
             try:
                 self._call_insert(fd, module, line)
@@ -196,7 +198,7 @@ class Loader:
                 if not self._is_worth_retrying(module, exc, tries):
                     raise self._load_error(module, exc, mark) from exc
             except (DeadlinePassed, DiedInKernel) as exc:
-                raise _init_error(module, exc, self.kernel_log.since(mark)) from exc
+                raise _init_error(module, exc, self.kernel_log.read_since(mark)) from exc
             self.clock.sleep(_PAUSE)
 
     def _await_settled(self, module: str, until: float) -> None:
@@ -236,7 +238,7 @@ class Loader:
 
     def _load_error(self, module: str, exc: OSError, mark: Mark) -> LoadFailed:
         error = exc.errno or 0
-        excerpt = self.kernel_log.since(mark)
+        excerpt = self.kernel_log.read_since(mark)
         return LoadFailed(
             module,
             explain_refusal(
@@ -263,7 +265,7 @@ class Loader:
 
     # --- unload ---------------------------------------------------------------------------
 
-    def remove(self, name: str, *, devices: frozenset[str] = frozenset()) -> bool:
+    def remove_module(self, name: str, *, devices: frozenset[str] = frozenset()) -> bool:
         """Unload a module. Returns False if it was not loaded.
 
         `devices` are the device numbers that belong to the module: see `who_holds`. Raises InUse,

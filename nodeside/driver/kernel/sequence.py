@@ -112,7 +112,7 @@ def _insert_file(item: Insertion, path: Path, loader: Loader, on_displaced: OnDi
     """Load a module file; if one of the tree has its name meanwhile, remove that first."""
     for _ in range(_TRIES):
         try:
-            return loader.insert(path, item.parameters, name=item.name)
+            return loader.insert_module(path, item.parameters, name=item.name)
         except LoadFailed as error:
             rows = loader.modules.rows()
             there = rows.get(item.name)
@@ -124,7 +124,7 @@ def _insert_file(item: Insertion, path: Path, loader: Loader, on_displaced: OnDi
             on_displaced(back)
             removed = unload_modules(ModulesToUnload(back), loader)
             log.fact("removed what was loaded meanwhile", modules=", ".join(removed))
-    return loader.insert(path, item.parameters, name=item.name)
+    return loader.insert_module(path, item.parameters, name=item.name)
 
 
 def roll_back(inserted: Sequence[str], previous: Sequence[Insertion], loader: Loader) -> RollBack:
@@ -135,7 +135,7 @@ def roll_back(inserted: Sequence[str], previous: Sequence[Insertion], loader: Lo
     removed: list[str] = []
     for name in reversed(inserted):
         try:
-            if loader.remove(name):
+            if loader.remove_module(name):
                 removed.append(name)
         except Exception as exc:
             return _log_result(RollBack(tuple(removed), problems=(problem_in_words(exc),)))

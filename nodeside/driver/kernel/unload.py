@@ -111,7 +111,7 @@ def remove_all(
     removed: list[str] = []
     for name in order:
         try:
-            if loader.remove(name, devices=devices):
+            if loader.remove_module(name, devices=devices):
                 removed.append(name)
         except CannotUnload as exc:
             exc.removed = tuple(removed)

@@ -43,7 +43,7 @@ def assemble_bundle(task: Task, shared: SharedDir, result: BuildResult) -> Bundl
             manifest = _make_manifest(task, result, modules)
             signature = _sign_manifest(task, manifest)
             bundle = write_bundle(staging / "bundle", manifest, modules, signature=signature)
-            return task.cache.adopt(bundle.directory, built_here=True)
+            return task.cache.adopt_bundle(bundle.directory, built_here=True)
     except (UntrustedFile, BundleError, NotAModule) as error:
         refusal = BundleError(f"the build output cannot be used: {error}", hint=error.hint)
         refusal.reason = error.reason

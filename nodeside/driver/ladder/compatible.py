@@ -35,7 +35,9 @@ def look_for_compatible(task: Task, listener: Listener | None) -> RungFinding:
 
     The kernel's symbol list may come from the toolkit. Without a listener, do not wait for it.
     """
-    candidates = [c for c in task.cache.manifests(task.name) if of_same_source(task, c.manifest)]
+    candidates = [
+        c for c in task.cache.list_manifests(task.name) if of_same_source(task, c.manifest)
+    ]
     if not candidates:
         return RungFinding("the cache holds no bundle of this source for another kernel")
     symbols = _read_symbols(task, listener)
@@ -100,7 +102,7 @@ def _read_bundle(
 ) -> tuple[Bundle, Sequence[ModuleFile]] | RungFinding:
     """Return an intact, trusted bundle of the cache with its modules; else the problem."""
     try:
-        bundle = task.cache.peek(tag, key, task.name)
+        bundle = task.cache.peek_bundle(tag, key, task.name)
     except BundleError as error:
         return RungFinding(f"is damaged: {error}")
     if bundle is None:

@@ -144,7 +144,7 @@ class Decision:
 _BELOW_LOADED = (Rung.CACHED, Rung.FETCHED, Rung.COMPATIBLE, Rung.BUILT)
 
 
-def climb(wanted: WantedDriver, observed: Observed) -> Decision:
+def climb_ladder(wanted: WantedDriver, observed: Observed) -> Decision:
     """Return the verdict on each rung so far, and the next action.
 
     A bundle may turn out to be the one that is loaded already, because its manifest was not known

@@ -58,13 +58,13 @@ def try_rung(task: Task, rung: Rung, listener: Listener) -> plan.RungFinding:
 
 def look_in_cache(task: Task) -> plan.RungFinding:
     """Look up the wanted bundle in the node's cache, which sets a damaged one aside."""
-    return _cached_finding(task, task.cache.lookup(task.tag, task.key, task.name))
+    return _cached_finding(task, task.cache.look_up_bundle(task.tag, task.key, task.name))
 
 
 def peek_in_cache(task: Task) -> plan.RungFinding:
     """Look up the wanted bundle like `look_in_cache`, but leave a damaged one where it is."""
     try:
-        bundle = task.cache.peek(task.tag, task.key, task.name)
+        bundle = task.cache.peek_bundle(task.tag, task.key, task.name)
     except BundleError as problem:
         return plan.RungFinding(f"the bundle {task.tag} is damaged: {problem}")
     return _cached_finding(task, bundle)
@@ -96,7 +96,7 @@ def fetch_bundle(task: Task) -> plan.RungFinding:
         finding = usable_finding(task, outcome.bundle, outcome.description)
         if finding.bundle is None:
             return finding
-        bundle = task.cache.adopt(outcome.bundle.directory)
+        bundle = task.cache.adopt_bundle(outcome.bundle.directory)
     return plan.RungFinding(outcome.description, bundle)
 
 

@@ -49,7 +49,7 @@ class RunningExports:
     unclear: frozenset[str] = frozenset()
     complete: bool = False
 
-    def has(self, symbol: str) -> bool:
+    def has_symbol(self, symbol: str) -> bool:
         """Return whether something exports the symbol, or may."""
         return self.in_kernel(symbol) or symbol in self.in_tree
 

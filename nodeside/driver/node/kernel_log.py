@@ -56,12 +56,12 @@ class KernelLog:
     host: Host
     syscalls: Syscalls
 
-    def mark(self) -> Mark:
+    def mark_end(self) -> Mark:
         """Return the current end of the log."""
         lines, unreadable = self._read_lines()
         return Mark(tuple(lines[-_MARK_LINES:]), unreadable)
 
-    def since(self, mark: Mark) -> Excerpt:
+    def read_since(self, mark: Mark) -> Excerpt:
         """Return the lines after `mark`; if the mark has been overwritten, the whole log."""
         lines, unreadable = self._read_lines()
         if unreadable or mark.unreadable:

@@ -28,7 +28,7 @@ class Output:
         self._log_budget, self._refilled_at, self._dropped = _BURST, Clock().now(), 0
         self._reader: threading.Thread | None = None
 
-    def follow(self, pipe: IO[bytes]) -> None:
+    def follow_pipe(self, pipe: IO[bytes]) -> None:
         """Read until no process holds the other end."""
         self._reader = threading.Thread(target=self._read_pipe, args=(pipe,), daemon=True)
         self._reader.start()
@@ -52,15 +52,15 @@ class Output:
             while data := os.read(pipe.fileno(), _CHUNK):
                 *whole, rest = data.split(b"\n")
                 for each in whole:
-                    self.line((bytes(line) + each).decode(errors="replace"))
+                    self.take_line((bytes(line) + each).decode(errors="replace"))
                     line.clear()
                 line += rest[: _LINE * 4 - len(line)]
         if line:
-            self.line(line.decode(errors="replace"))
+            self.take_line(line.decode(errors="replace"))
         if self._dropped:
             self._log_dropped()
 
-    def line(self, text: str) -> None:
+    def take_line(self, text: str) -> None:
         """Take a line; only its beginning is kept."""
         text = escape_controls(text[:_LINE])
         self._last.append(text)

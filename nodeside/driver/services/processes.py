@@ -69,7 +69,7 @@ def find_running(driver: str, service: str) -> Running:
     return Running(tuple(pids), memory, round(processor, 2))
 
 
-def end(
+def end_processes(
     driver: str, service: str, seconds: float, clock: Clock, *, child: int = 0
 ) -> tuple[int, ...]:
     """End all processes of a service: SIGTERM, and after some seconds SIGKILL.

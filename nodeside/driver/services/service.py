@@ -42,7 +42,7 @@ class RunningService:
         self.started = clock.now()
         assert self._child.stdout is not None
         try:
-            self.output.follow(self._child.stdout)
+            self.output.follow_pipe(self._child.stdout)
         except RuntimeError as error:  # no further thread
             self.stop()
             raise SystemRefused(f"cannot read its output: {error}", retryable=True) from error
@@ -89,7 +89,7 @@ class RunningService:
         """End it and every process that it has started. One stuck in the kernel is left."""
         name, seconds = self.service.name, self.service.stop_timeout_seconds
         child = self._child.pid if self._child.poll() is None else 0
-        left = processes.end(self._driver, name, seconds, self._clock, child=child)
+        left = processes.end_processes(self._driver, name, seconds, self._clock, child=child)
         if left:
             log.warning("a service does not end: stuck in the kernel", service=name, pids=left)
         self._child.poll()

@@ -154,7 +154,7 @@ class Services:
         if kept.problem and self.clock.now() < kept.not_before:
             raise self._failure_error(kept)
         seconds = service.stop_timeout_seconds
-        processes.end(self.driver, service.name, seconds, self.clock)
+        processes.end_processes(self.driver, service.name, seconds, self.clock)
         log.fact("starting a service", service=service.name)
         kept.starts += 1
         try:
@@ -223,7 +223,7 @@ def stop_all(driver: str, services: Sequence[Service], clock: Clock | None = Non
             continue
         log.fact("stopping a service", service=service.name)
         seconds = service.stop_timeout_seconds
-        left = processes.end(driver, service.name, seconds, clock or Clock())
+        left = processes.end_processes(driver, service.name, seconds, clock or Clock())
         if left:
             raise ServiceFailed(
                 f"service {service.name} does not end: stuck in the kernel: "

@@ -29,14 +29,14 @@ class Partial:
         self.size = 0
         self._hash = hashlib.sha256()
 
-    def add(self, chunk: bytes, url: str) -> None:
+    def add_chunk(self, chunk: bytes, url: str) -> None:
         if self.size + len(chunk) > self.limit:
             raise too_large_error(url, self.limit)
         self._file.write(chunk)
         self._hash.update(chunk)
         self.size += len(chunk)
 
-    def compare(self, url: str, size: int | None, sha256: str) -> None:
+    def compare_digest(self, url: str, size: int | None, sha256: str) -> None:
         """Raise FetchError if size or sha256 differ from the expected ones."""
         actual = self._hash.hexdigest()
         if size is not None and self.size != size:

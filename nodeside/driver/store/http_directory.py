@@ -63,7 +63,7 @@ class HttpStore(ServedStore):
         return BasicAuthorization(credentials, self._transport) if credentials else None
 
     def describe(self, tag: str) -> StoredManifest | None:
-        return self._transport.retry(lambda: self._fetch_described(tag))
+        return self._transport.retry_call(lambda: self._fetch_described(tag))
 
     def fetch(self, tag: str, to: Path, accept: Accept) -> Fetched | NotThere:
         url = self._archive_url(tag)
@@ -89,7 +89,7 @@ class HttpStore(ServedStore):
 
     def _fetch_described(self, tag: str) -> StoredManifest | None:
         url = self._archive_url(tag)
-        with self._transport.stream(url) as body:
+        with self._transport.stream_body(url) as body:
             if body is None:
                 return None
             return peek_manifest(body, self._options.size_limit, url)
@@ -102,7 +102,7 @@ class HttpStore(ServedStore):
 
         Raises FetchError if the file does not begin with a digest.
         """
-        reply = self._transport.get(f"{url}.sha256", limit=_CHECKSUM_LIMIT)
+        reply = self._transport.get_document(f"{url}.sha256", limit=_CHECKSUM_LIMIT)
         if reply is None:
             return ""
         sha256 = parse_checksum(reply.body)

@@ -133,7 +133,7 @@ class OciStore(ServedStore):
 
     def _fetch_image(self, tag: str) -> _Image | None:
         url = f"{self._url}/manifests/{tag}"
-        reply = self._transport.get(url, limit=_IMAGE_LIMIT, accept=MANIFEST_TYPE)
+        reply = self._transport.get_document(url, limit=_IMAGE_LIMIT, accept=MANIFEST_TYPE)
         if reply is None:
             return None
         announced = reply.headers.get("Docker-Content-Digest", "")
@@ -152,7 +152,7 @@ class OciStore(ServedStore):
                 f"{self._image_name(tag)}: the manifest has {image.config.size} bytes, "
                 f"at most {MANIFEST_LIMIT} are read"
             )
-        reply = self._transport.get(url, limit=MANIFEST_LIMIT)
+        reply = self._transport.get_document(url, limit=MANIFEST_LIMIT)
         if reply is None:
             raise FetchError(
                 f"{self._image_name(tag)}: the registry has lost the blob of the manifest"
@@ -177,12 +177,12 @@ class OciStore(ServedStore):
 
     def _upload_blob(self, blob: _Blob, path: Path) -> None:
         url = f"{self._url}/blobs/{blob.digest}"
-        if self._transport.retry(lambda: self._transport.ask("HEAD", url)) is None:
-            self._transport.retry(lambda: self._upload_once(blob, path))
+        if self._transport.retry_call(lambda: self._transport.send_request("HEAD", url)) is None:
+            self._transport.retry_call(lambda: self._upload_once(blob, path))
 
     def _upload_once(self, blob: _Blob, path: Path) -> None:
         """Start an upload, then send the whole blob in one request."""
-        started = self._transport.ask(
+        started = self._transport.send_request(
             "POST", f"{self._url}/blobs/uploads/", headers={"Content-Length": "0"}
         )
         location = started.headers.get("Location", "") if started else ""
@@ -191,16 +191,16 @@ class OciStore(ServedStore):
         url = next_address(f"{self._url}/", location)
         url += ("&" if urlsplit(url).query else "?") + urlencode({"digest": blob.digest})
         headers = {"Content-Type": "application/octet-stream"}
-        if self._transport.ask("PUT", url, headers=headers, body=path) is None:
+        if self._transport.send_request("PUT", url, headers=headers, body=path) is None:
             raise FetchError(f"{self.where}: the registry has lost the upload", retryable=True)
 
     def _put_image(self, manifest: bytes, tag: str) -> None:
         url = f"{self._url}/manifests/{tag}"
         headers = {"Content-Type": MANIFEST_TYPE}
-        self._transport.retry(
-            lambda: self._transport.ask("PUT", url, headers=headers, body=manifest)
+        self._transport.retry_call(
+            lambda: self._transport.send_request("PUT", url, headers=headers, body=manifest)
         )
-        reply = self._transport.get(url, limit=_IMAGE_LIMIT, accept=MANIFEST_TYPE)
+        reply = self._transport.get_document(url, limit=_IMAGE_LIMIT, accept=MANIFEST_TYPE)
         if reply is None or reply.body != manifest:
             raise FetchError(
                 f"{self._image_name(tag)}: the registry does not return what was published",

@@ -153,7 +153,9 @@ class RegistryAuthorization:
         self, method: str, url: str, headers: dict[str, str], body: bytes | None
     ) -> str:
         with self._transport.without_authorization():
-            reply = self._transport.ask(method, url, headers=headers, body=body, limit=_TOKEN_LIMIT)
+            reply = self._transport.send_request(
+                method, url, headers=headers, body=body, limit=_TOKEN_LIMIT
+            )
         try:
             record = json.loads(reply.body) if reply else {}
             token = record.get("token") or record.get("access_token")

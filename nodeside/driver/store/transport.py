@@ -126,11 +126,13 @@ class Transport:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def get(self, url: str, *, limit: int, accept: str = "*/*") -> Reply | None:
+    def get_document(self, url: str, *, limit: int, accept: str = "*/*") -> Reply | None:
         """Get a small document of at most `limit` bytes, or None if there is none (404)."""
-        return self.retry(lambda: self.ask("GET", url, limit=limit, headers={"Accept": accept}))
+        return self.retry_call(
+            lambda: self.send_request("GET", url, limit=limit, headers={"Accept": accept})
+        )
 
-    def ask(
+    def send_request(
         self,
         method: str,
         url: str,
@@ -172,11 +174,11 @@ class Transport:
                 except FetchError as exc:
                     failures = 0 if partial.size > before else failures + 1
                     self._wait_or_raise(exc, _ATTEMPTS if resumes == _RESUMES else failures)
-        partial.compare(url, size, sha256)
+        partial.compare_digest(url, size, sha256)
         return True
 
     @contextmanager
-    def stream(self, url: str) -> Iterator[Body | None]:
+    def stream_body(self, url: str) -> Iterator[Body | None]:
         """Yield the body of a document, read only as far as the caller needs; None for 404."""
         with self._open_response("GET", url, {}, None) as response:
             exists = response.status_code != 404
@@ -196,7 +198,7 @@ class Transport:
         finally:
             self.authorization = previous
 
-    def retry(self, attempt: Callable[[], T]) -> T:
+    def retry_call(self, attempt: Callable[[], T]) -> T:
         """Call `attempt` until it succeeds, with backoff while its FetchErrors are retryable."""
         failures = 0
         while True:
@@ -234,7 +236,7 @@ class Transport:
             if (announced_length(response, url) or 0) + partial.size > partial.limit:
                 raise too_large_error(url, partial.limit)
             for chunk in self._read_chunks(response, url):
-                partial.add(chunk, url)
+                partial.add_chunk(chunk, url)
         return True
 
     # --- one request ----------------------------------------------------------------------------

@@ -106,7 +106,7 @@ class Tree:
         with disk_errors(place):
             if not place.is_dir() or place.is_symlink():
                 return
-            for directory, directories, files in os.walk(place, onerror=_raise):
+            for directory, directories, files in os.walk(place, onerror=_raise_error):
                 directories.sort()
                 for name in sorted((*directories, *files)):
                     found = Path(directory) / name
@@ -168,6 +168,6 @@ class Tree:
         return found.digest()
 
 
-def _raise(error: OSError) -> None:
+def _raise_error(error: OSError) -> None:
     """Let `os.walk` fail: what it leaves out by itself would be missing from the version."""
     raise error

@@ -53,7 +53,7 @@ class Versions:
         except OSError:
             return ""
 
-    def copy(self, tree: Tree, digest: str) -> bool:
+    def copy_version(self, tree: Tree, digest: str) -> bool:
         """Copy a tree unless its version is there; return whether it was copied."""
         goal = self.directory / digest
         if goal.is_dir():
@@ -93,7 +93,7 @@ class Versions:
             sync_directory(self.directory)
         return True
 
-    def collect(self, *, at_once: bool = False) -> None:
+    def remove_unused(self, *, at_once: bool = False) -> None:
         """Remove the versions that nothing has any more, some time after the last change."""
         if not at_once and self.current and self._seconds_current() < _GRACE:
             return
@@ -103,7 +103,7 @@ class Versions:
                 with disk_errors(version):
                     _remove_version(version)
 
-    def remove(self) -> None:
+    def remove_all(self) -> None:
         """Remove all that nothing has any more: the driver leaves the node."""
         remove_record(self._seen_path)
         with disk_errors(self.directory):

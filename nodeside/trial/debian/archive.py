@@ -120,14 +120,14 @@ class Archive:
 
     def update(self) -> None:
         """Renew the package lists. Old lists are used if the archive cannot be reached."""
-        self.progress.say("fetching the package lists")
+        self.progress.print_step("fetching the package lists")
         directory = self._prepare_settings(self.sources)
         try:
             self._update_lists(directory)
         except process.ToolError as exc:
             if not _stamp_path(directory).exists():
                 raise _archive_error("cannot fetch the package lists", exc) from exc
-            self.progress.say("the archive cannot be reached; using the old package lists")
+            self.progress.print_step("the archive cannot be reached; using the old package lists")
         self._names = None
 
     def fetch_settings(self) -> tuple[str, ...]:
@@ -159,7 +159,7 @@ class Archive:
         return tuple((entry / "sources.list").read_text().splitlines())
 
     def _ask_host_sources(self, directory: Path) -> None:
-        self.progress.say("fetching the package lists")
+        self.progress.print_step("fetching the package lists")
         apt = directory / "apt"
         _write_settings(apt, AMD64, None, self.fetch_settings())
         try:
@@ -209,7 +209,7 @@ class Archive:
 
     def _update_lists(self, directory: Path) -> None:
         with self.cache.hold_lock("archive", "update"):
-            with self.progress.size(directory / "state"):
+            with self.progress.show_growth(directory / "state"):
                 _run_apt("apt-get", "update", "-q", "--error-on=any", conf=directory, timeout=600)
             _stamp_path(directory).touch()
 
@@ -218,7 +218,7 @@ class Archive:
 
     def _download_once(self, packages: Sequence[str], directory: Path) -> None:
         conf = self._fresh_settings()
-        with self.progress.size(directory):
+        with self.progress.show_growth(directory):
             _run_apt("apt-get", "download", "-q", *packages, conf=conf, timeout=1800, cwd=directory)
 
 

@@ -86,7 +86,7 @@ class RootFileSystems:
         require_root()
         is_foreign = self.archive.architecture.is_foreign
         duration = "five minutes, under emulation" if is_foreign else _USUAL
-        self.progress.say(f"making the {role}'s root file system (about {duration})")
+        self.progress.print_step(f"making the {role}'s root file system (about {duration})")
         sources = directory / "sources.list"
         sources.write_text("\n".join(self.archive.sources.lines) + "\n")
         argv = [
@@ -98,7 +98,7 @@ class RootFileSystems:
             self.archive.sources.suite, str(directory / "root"), str(sources),
         ]  # fmt: skip
         try:
-            with self.progress.size(directory):
+            with self.progress.show_growth(directory):
                 env = proxy_environment() | {"TMPDIR": str(directory)}
                 process.run(argv, timeout=1800, env=env)
         except process.ToolError as exc:

@@ -80,9 +80,11 @@ def build_on_host(
     ]
     env = {"PYTHONPATH": str(Path(nodeside.__file__).parent.parent)}
     if kept is not None and _copy_kept_bundle(words, env, kept, cache):
-        progress.say(f"the bundle for {kernel.release} is there: nothing has changed since")
+        progress.print_step(f"the bundle for {kernel.release} is there: nothing has changed since")
         return HostBuild(kernel.release, ExitCode.OK, cache)
-    progress.say(f"building for {kernel.release} in the toolkit's root file system on this host")
+    progress.print_step(
+        f"building for {kernel.release} in the toolkit's root file system on this host"
+    )
     with (
         scratch_directory("build") as scratch,
         open(scratch / "toolkit.log", "wb") as log,
@@ -111,7 +113,7 @@ def build_on_host(
 def print_build_line(progress: Progress, prefix: str, line: str) -> None:
     """Print a line of a build. Files in its directory are named relative to the source."""
     ours = line.startswith(("# ", "build | # "))
-    progress.line(prefix, line if ours else _BUILD_DIRECTORY.sub("", line))
+    progress.print_line(prefix, line if ours else _BUILD_DIRECTORY.sub("", line))
 
 
 def _print_without_command(progress: Progress, prefix: str, line: str) -> None:

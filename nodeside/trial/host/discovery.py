@@ -44,7 +44,7 @@ def discover_modules(
     way = " ".join(settings.command) or settings.kind.value
     if settings.directory != "." or not settings.command:
         way += f" in {settings.directory}"
-    progress.say(f"building it for {kernel.release} ({way}), to see what modules it has")
+    progress.print_step(f"building it for {kernel.release} ({way}), to see what modules it has")
     target = Kernel(kernel.release, kernel_version(kernel), kernel.architecture.machine)
     digest = source_digest(tree)
     wanted = BuildRequest(

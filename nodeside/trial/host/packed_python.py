@@ -29,7 +29,7 @@ def pack_cached_python(driver_root: Path, cache: TrialCache, progress: Progress)
     name = f"{driver_root.parent.name}-{digest_of(code)}"
 
     def fill(directory: Path) -> None:
-        progress.say("packing the sidecar's Python")
+        progress.print_step("packing the sidecar's Python")
         binds = {Path(nodeside.__file__).parent.parent: "/opt/nodeside", directory: "/out"}
         with (
             scratch_directory("pack") as scratch,

@@ -80,12 +80,12 @@ class _Maker:
     def fill(self, directory: Path) -> None:
         release = self.kernel.release
         packages = packages_of(self.kernel, self.archive)
-        self.progress.say(f"fetching kernel {release}: {len(packages.names)} packages")
+        self.progress.print_step(f"fetching kernel {release}: {len(packages.names)} packages")
         tree = directory / "tree"
         with tempfile.TemporaryDirectory(dir=directory) as downloads:
             for package in self.archive.download(packages.names, Path(downloads)):
                 unpack_package(package, tree)
-        self.progress.say(f"making the kernel disk of {release}")
+        self.progress.print_step(f"making the kernel disk of {release}")
         modules = _merge_usr(tree, release)
         _take_kernel(tree, modules, directory / "vmlinuz")
         for name in ("boot", "usr/share"):

@@ -42,7 +42,7 @@ def make_node_disk(
     name = f"{driver.parent.name}-{toolkit.parent.name}-{RECIPE}"
 
     def fill(directory: Path) -> None:
-        progress.say("making the node disk")
+        progress.print_step("making the node disk")
         tree = directory / "tree"
         _lay_out(tree, busybox)
         _link_tree(driver, tree / "driver")

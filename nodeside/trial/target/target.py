@@ -115,7 +115,7 @@ def _from_path(
         try:
             return _from_dkms(path, image, evaluate, extras)
         except dkms_tree.TemplateError as error:  # then it is built as any source without one
-            archive.progress.say(f"{error}, so it is not used")
+            archive.progress.print_step(f"{error}, so it is not used")
     image.mkdir()
     vendor_tree.copy_tree(path, image / "src", leave_out=LEFT_OUT)
     draft = draft_of(image / "src", path, evaluate, build, wishes)
@@ -223,7 +223,7 @@ def _did_you_mean(name: str, names: Iterable[str]) -> str:
 
 def _unpack_package_tree(name: str, scratch: Path, archive: Archive) -> Path:
     """Return the tree of a Debian package below /usr/src, unmodified."""
-    archive.progress.say(f"fetching {name}")
+    archive.progress.print_step(f"fetching {name}")
     unpacked = scratch / "package"
     downloads = scratch / "downloads"
     for directory in (unpacked, downloads):
@@ -233,7 +233,7 @@ def _unpack_package_tree(name: str, scratch: Path, archive: Archive) -> Path:
     found = sorted(conf.parent for conf in unpacked.glob("tree/usr/src/*/dkms.conf"))
     trees = [tree for tree in found if tree.resolve().is_relative_to(unpacked.resolve())]
     if not trees and (needed := _dkms_package_of(name, archive)):
-        archive.progress.say(f"{name} has no dkms tree of its own; it depends on {needed}")
+        archive.progress.print_step(f"{name} has no dkms tree of its own; it depends on {needed}")
         shutil.rmtree(unpacked)
         shutil.rmtree(downloads)
         return _unpack_package_tree(needed, scratch, archive)
@@ -241,7 +241,9 @@ def _unpack_package_tree(name: str, scratch: Path, archive: Archive) -> Path:
         raise TargetError(f"the package {name} has no dkms tree below /usr/src", hint=_MAY_BE)
     if len(trees) > 1:
         others = ", ".join(tree.name for tree in trees[1:])
-        archive.progress.say(f"{name} has several dkms trees; trying {trees[0].name}, not {others}")
+        archive.progress.print_step(
+            f"{name} has several dkms trees; trying {trees[0].name}, not {others}"
+        )
     return trees[0]
 
 

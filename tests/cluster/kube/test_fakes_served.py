@@ -14,7 +14,7 @@ from cluster.install.manifests import InstallSettings
 from cluster.kube.resources import LEASES
 from cluster.model.names import NAMESPACE
 from nodeside.device_agent.dra.slices import API, device_document
-from nodeside.device_agent.inventory import Offered
+from nodeside.device_agent.inventory import OfferedDevice
 from nodeside.devices.discovery import FoundDevice
 from nodeside.driver.announce.documents import (
     event_call,
@@ -136,7 +136,7 @@ def test_what_a_driver_container_sends(both: BothServers) -> None:
 def test_what_a_device_agent_sends(both: BothServers) -> None:
     devices = [
         device_document(
-            "edu-0", Offered("a", FoundDevice("a")), resource="example.com/edu", version="1.0"
+            "edu-0", OfferedDevice("a", FoundDevice("a")), resource="example.com/edu", version="1.0"
         )
     ]
     spec = {

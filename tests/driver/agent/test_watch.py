@@ -33,8 +33,8 @@ def test_module_that_goes_away_is_a_reason_to_look() -> None:
     with Wakeups(["edu-core"], uevents=lambda: queue) as watch:
         queue.put(Uevent("remove", "module", "edu_core"))
 
-        assert watch.wait(60) == Reason(Why.UEVENT, "remove module edu_core")
-        assert watch.wait(0) == Reason(Why.TIMEOUT)
+        assert watch.wait_for_reason(60) == Reason(Why.UEVENT, "remove module edu_core")
+        assert watch.wait_for_reason(0) == Reason(Why.TIMEOUT)
     assert queue.closed
 
 
@@ -44,7 +44,7 @@ def test_burst_of_events_is_one_reason() -> None:
         for number in range(5):
             queue.put(Uevent("add", "pci", f"0000:00:0{number}.0"))
 
-        assert watch.wait(60).detail == (
+        assert watch.wait_for_reason(60).detail == (
             "add pci 0000:00:00.0, add pci 0000:00:01.0, add pci 0000:00:02.0 and 2 more"
         )
 
@@ -53,9 +53,9 @@ def test_events_before_a_look_can_be_drained() -> None:
     queue = Queue()
     with Wakeups(["edu"], uevents=lambda: queue) as watch:
         queue.put(Uevent("add", "module", "edu"))
-        watch.drain()
+        watch.discard_events()
 
-        assert watch.wait(0).why is Why.TIMEOUT
+        assert watch.wait_for_reason(0).why is Why.TIMEOUT
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_event_that_does_not_concern_us_wakes_nobody() -> None:
     with Wakeups(["edu"], uevents=lambda: queue) as watch:
         queue.put(Uevent("add", "module", "other"))
 
-        assert watch.wait(0.01).why is Why.TIMEOUT
+        assert watch.wait_for_reason(0.01).why is Why.TIMEOUT
 
 
 @pytest.mark.skipif(
@@ -93,7 +93,9 @@ def test_uevent_of_the_kernel_arrives() -> None:
     with Wakeups(["edu"], uevents=lambda: uevents) as watch:
         PCI_DEVICES[0].write_text("add")  # what `udevadm trigger` does
 
-        assert watch.wait(10) == Reason(Why.UEVENT, f"add pci {PCI_DEVICES[0].parent.name}")
+        assert watch.wait_for_reason(10) == Reason(
+            Why.UEVENT, f"add pci {PCI_DEVICES[0].parent.name}"
+        )
 
 
 def test_lost_events_are_a_reason_to_look() -> None:
@@ -140,7 +142,7 @@ def test_a_wait_for_calm_ends_by_itself_and_uses_no_processor() -> None:
     with Wakeups(["edu"], uevents=lambda: queue, clock=Clock(now=now)) as watch:
         queue.put(Uevent("remove", "module", "edu"))
 
-        assert watch.wait(60, calm=0.2).why is Why.UEVENT
+        assert watch.wait_for_reason(60, calm=0.2).why is Why.UEVENT
     assert looks[0] < 100
 
 
@@ -148,9 +150,9 @@ def test_a_signal_and_an_input_do_not_wait_for_calm(tmp_path: Path) -> None:
     file = tmp_path / "driver.yaml"
     with Wakeups(["edu"], [file], uevents=Queue) as watch:
         file.write_text("new")
-        assert watch.wait(60, calm=60).why is Why.INPUT
+        assert watch.wait_for_reason(60, calm=60).why is Why.INPUT
         os.kill(os.getpid(), signal.SIGTERM)
-        assert watch.wait(60, calm=60).why is Why.STOP
+        assert watch.wait_for_reason(60, calm=60).why is Why.STOP
 
 
 def test_where_patience_ends_too_an_event_does_not_take_its_place() -> None:
@@ -158,7 +160,7 @@ def test_where_patience_ends_too_an_event_does_not_take_its_place() -> None:
     with Wakeups(["edu"], uevents=lambda: queue) as watch:
         queue.put(Uevent("remove", "module", "edu"))
 
-        assert watch.wait(0, calm=0).why is Why.TIMEOUT
+        assert watch.wait_for_reason(0, calm=0).why is Why.TIMEOUT
 
 
 def test_slow_poll_is_faster_where_there_are_no_uevents() -> None:
@@ -166,18 +168,18 @@ def test_slow_poll_is_faster_where_there_are_no_uevents() -> None:
     with Wakeups([], poll=300, uevents=lambda: None, clock=Clock(now=lambda: now)) as watch:
         now = POLL_WITHOUT_UEVENTS
 
-        assert watch.wait(1000).why is Why.POLL
+        assert watch.wait_for_reason(1000).why is Why.POLL
 
 
 def test_slow_poll_counts_from_the_last_look() -> None:
     now = 0.0
     with Wakeups([], poll=300, uevents=Queue, clock=Clock(now=lambda: now)) as watch:
         now = 299.0
-        assert watch.wait(0).why is Why.TIMEOUT
+        assert watch.wait_for_reason(0).why is Why.TIMEOUT
         now = 598.0
-        assert watch.wait(0).why is Why.TIMEOUT
+        assert watch.wait_for_reason(0).why is Why.TIMEOUT
         now = 898.0
-        assert watch.wait(0).why is Why.POLL
+        assert watch.wait_for_reason(0).why is Why.POLL
 
 
 def test_a_ready_file_that_goes_is_a_reason_to_look(tmp_path: Path) -> None:
@@ -191,23 +193,23 @@ def test_a_ready_file_that_goes_is_a_reason_to_look(tmp_path: Path) -> None:
 
     often = [tmp_path / "driver.yaml"]
     with Wakeups([], often=often, uevents=Queue, ended=ended) as watch:
-        assert watch.wait(0, ready=ready).why is Why.TIMEOUT, "it was not there"
+        assert watch.wait_for_reason(0, ready=ready).why is Why.TIMEOUT, "it was not there"
         ready.touch()
-        assert watch.wait(0, ready=ready).why is Why.TIMEOUT
+        assert watch.wait_for_reason(0, ready=ready).why is Why.TIMEOUT
         gone = True
 
-        assert watch.wait(60, ready=ready).why is Why.NOT_READY
+        assert watch.wait_for_reason(60, ready=ready).why is Why.NOT_READY
 
 
 def test_rewritten_driver_yaml_is_a_reason_to_look(tmp_path: Path) -> None:
     path = tmp_path / "driver.yaml"
     path.write_text("version: 1")
     with Wakeups([], [path], uevents=Queue) as watch:
-        assert watch.wait(0).why is Why.TIMEOUT
+        assert watch.wait_for_reason(0).why is Why.TIMEOUT
         path.write_text("version: 2 and more")
 
-        assert watch.wait(0) == Reason(Why.INPUT, str(path))
-        assert watch.wait(0).why is Why.TIMEOUT
+        assert watch.wait_for_reason(0) == Reason(Why.INPUT, str(path))
+        assert watch.wait_for_reason(0).why is Why.TIMEOUT
 
 
 def test_what_another_driver_waits_for_is_looked_at_often(
@@ -223,11 +225,11 @@ def test_what_another_driver_waits_for_is_looked_at_often(
 
     monkeypatch.setattr("select.select", select)
     with Wakeups([], [], [file], uevents=Queue, clock=Clock(now=lambda: 0.0)) as watch:
-        assert watch.wait() == Reason(Why.INPUT, str(file))
+        assert watch.wait_for_reason() == Reason(Why.INPUT, str(file))
         file.unlink()
-        assert watch.wait() == Reason(Why.INPUT, str(file))
-        watch.follow([], [file])
-        watch.wait()
+        assert watch.wait_for_reason() == Reason(Why.INPUT, str(file))
+        watch.set_targets([], [file])
+        watch.wait_for_reason()
     assert waits == [URGENT_INPUT_INTERVAL, INPUT_INTERVAL]
 
 
@@ -241,16 +243,16 @@ def test_swapped_configmap_is_a_reason_to_look(tmp_path: Path) -> None:
         (tmp_path / "..new").symlink_to("..2")
         (tmp_path / "..new").rename(tmp_path / "..data")
 
-        assert watch.wait(0).why is Why.INPUT
+        assert watch.wait_for_reason(0).why is Why.INPUT
 
 
 def test_input_that_appears_or_disappears_is_a_reason_to_look(tmp_path: Path) -> None:
     path = tmp_path / "driver.yaml"
     with Wakeups([], [path], uevents=Queue) as watch:
         path.write_text("")
-        assert watch.wait(0).why is Why.INPUT
+        assert watch.wait_for_reason(0).why is Why.INPUT
         path.unlink()
-        assert watch.wait(0).why is Why.INPUT
+        assert watch.wait_for_reason(0).why is Why.INPUT
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -260,7 +262,7 @@ def test_signal_before_a_wait_is_not_lost(number: signal.Signals) -> None:
         os.kill(os.getpid(), number)
 
         assert watch.stopping is number
-        assert watch.wait(60) == Reason(Why.STOP, number.name)
+        assert watch.wait_for_reason(60) == Reason(Why.STOP, number.name)
     assert told == [number]
 
 
@@ -273,7 +275,7 @@ def test_signal_during_a_wait_ends_it() -> None:
             return super().fileno()
 
     with Wakeups([], uevents=Sender) as watch:
-        assert watch.wait(60) == Reason(Why.STOP, "SIGTERM")
+        assert watch.wait_for_reason(60) == Reason(Why.STOP, "SIGTERM")
 
 
 def test_second_control_c_means_now() -> None:
@@ -300,6 +302,6 @@ def test_monitor_is_closed_with_the_watch() -> None:
     count = psutil.Process().num_fds()
 
     with Wakeups(["edu"]) as watch:
-        assert watch.wait(0).why is Why.TIMEOUT
+        assert watch.wait_for_reason(0).why is Why.TIMEOUT
 
     assert psutil.Process().num_fds() == count

@@ -709,7 +709,7 @@ def test_bundles_of_the_last_versions_stay_for_the_way_back(node: FakeNode) -> N
         os.utime(node.put_bundle(task).directory, (number, number))
         node.bring_up(task)
 
-    kept = sorted(cached.manifest.version for cached in node.cache.manifests("straw"))
+    kept = sorted(cached.manifest.version for cached in node.cache.list_manifests("straw"))
     assert kept == ["3.0", "4.0", "5.0"]
 
 

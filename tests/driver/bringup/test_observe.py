@@ -99,7 +99,7 @@ def test_a_fetched_bundle_is_loaded_and_stays_in_the_cache(node: FakeNode, tmp_p
     node.forget_cache()
     report = node.bring_up(node.task())
     assert report.source is Rung.FETCHED
-    assert node.cache.lookup(node.task().tag, node.task().key, "straw") is not None
+    assert node.cache.look_up_bundle(node.task().tag, node.task().key, "straw") is not None
 
 
 def test_a_disk_that_is_full_while_a_bundle_is_adopted_is_said_as_that(
@@ -111,7 +111,7 @@ def test_a_disk_that_is_full_while_a_bundle_is_adopted_is_said_as_that(
     def full(self: Cache, directory: Path) -> None:
         raise NoSpace(f"no space left writing {directory}")
 
-    monkeypatch.setattr(Cache, "adopt", full)
+    monkeypatch.setattr(Cache, "adopt_bundle", full)
     with pytest.raises(NoSpace) as caught:
         node.bring_up(node.task())
     assert caught.value.retryable
@@ -198,7 +198,7 @@ def test_the_bundle_that_is_loaded_is_kept_whatever_it_is_for(node: FakeNode) ->
     node.bring_up(node.task())
     record = node.record
     assert isinstance(record, LoadedRecord)
-    assert any(c.manifest.key == record.key for c in node.cache.manifests("straw"))
+    assert any(c.manifest.key == record.key for c in node.cache.list_manifests("straw"))
 
 
 # --- signing ---------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ def test_with_a_key_configured_a_fetched_bundle_must_be_signed_by_it(
     with pytest.raises(NoRungServed, match=r"fetched: not signed as spec.signing requires"):
         node.bring_up(task)
     assert node.kernel.loads == []
-    assert node.cache.lookup(task.tag, task.key, "straw") is None
+    assert node.cache.look_up_bundle(task.tag, task.key, "straw") is None
 
 
 @pytest.mark.slow

@@ -313,7 +313,7 @@ def test_a_bug_after_the_unload_brings_everything_back(
 
     match where:
         case "firmware":
-            monkeypatch.setattr(FirmwareDirectory, "install", bug)
+            monkeypatch.setattr(FirmwareDirectory, "install_files", bug)
         case "conflicts":
             monkeypatch.setattr(conflicts, "remove_all", bug)
         case "record":

@@ -289,7 +289,7 @@ def test_an_unload_that_is_repeated_leaves_the_in_tree_module_of_the_same_name(
     write(node.image / "fw/straw.bin", "firmware")
     node.write_driver(firmware={"path": "fw"})
     node.fill()
-    load, remove = node.kernel.finit_module, FirmwareDirectory.remove
+    load, remove = node.kernel.finit_module, FirmwareDirectory.remove_files
     tries: list[str] = []
 
     def without_build_id(fd: int, parameters: str, timeout: float) -> None:
@@ -303,7 +303,7 @@ def test_an_unload_that_is_repeated_leaves_the_in_tree_module_of_the_same_name(
         remove(*given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(node.kernel, "finit_module", without_build_id)
-    monkeypatch.setattr(FirmwareDirectory, "remove", busy_once)
+    monkeypatch.setattr(FirmwareDirectory, "remove_files", busy_once)
     node.kernel.unloads.clear()
 
     failed = node.run("unload")
@@ -330,7 +330,7 @@ def test_a_kernel_that_cannot_be_read_replaces_no_error_and_fails_no_unload(
 
     monkeypatch.setattr(conflicts, "pci_devices", refuse)
     with monkeypatch.context() as patch:
-        patch.setattr(FirmwareDirectory, "remove", busy)
+        patch.setattr(FirmwareDirectory, "remove_files", busy)
         assert "busy" in straw.run("unload").error
     done = straw.run("unload", "-o", "json")
 

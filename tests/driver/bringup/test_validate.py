@@ -32,7 +32,7 @@ def kernel(tmp_path: Path) -> FakeKernel:
 
 def scene(kernel: FakeKernel) -> ValidationInputs:
     log = KernelLog(kernel.host, kernel)
-    return ValidationInputs(kernel.host, log, log.mark(), clock=kernel.clock)
+    return ValidationInputs(kernel.host, log, log.mark_end(), clock=kernel.clock)
 
 
 def only(kernel: FakeKernel, spec: Validate) -> CheckResult:

@@ -47,7 +47,7 @@ def said(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]
 
 def put(cache: Cache, **different: Any) -> Bundle:
     with cache.staging_directory() as staging:
-        return cache.adopt(sample_bundle(staging / "bundle", **different).directory)
+        return cache.adopt_bundle(sample_bundle(staging / "bundle", **different).directory)
 
 
 def names(directory: Path) -> list[str]:
@@ -58,7 +58,7 @@ def test_what_was_adopted_is_found_at_its_tag(cache: Cache) -> None:
     bundle = put(cache)
 
     assert bundle.directory == cache.root / "edu" / TAG
-    assert cache.lookup(TAG, KEY, "edu") == bundle
+    assert cache.look_up_bundle(TAG, KEY, "edu") == bundle
     described = cache.describe(TAG, "edu")
     assert described is not None
     assert described.manifest == bundle.manifest
@@ -67,47 +67,51 @@ def test_what_was_adopted_is_found_at_its_tag(cache: Cache) -> None:
 
 
 def test_an_empty_cache_has_nothing_and_is_not_created_by_looking(cache: Cache) -> None:
-    assert cache.lookup(TAG, KEY, "edu") is None
+    assert cache.look_up_bundle(TAG, KEY, "edu") is None
     assert cache.describe(TAG, "edu") is None
-    assert list(cache.manifests("edu")) == []
-    assert cache.collect("edu", set()) == ()
+    assert list(cache.list_manifests("edu")) == []
+    assert cache.remove_other_bundles("edu", set()) == ()
     assert not cache.root.exists()
 
 
 def test_another_key_or_driver_is_not_served(cache: Cache, said: pytest.LogCaptureFixture) -> None:
     put(cache)
 
-    assert cache.lookup(TAG, "f" * 64, "edu") is None
-    assert cache.lookup(TAG, KEY, "other") is None
+    assert cache.look_up_bundle(TAG, "f" * 64, "edu") is None
+    assert cache.look_up_bundle(TAG, KEY, "other") is None
     assert "a bundle with this tag has another key" in said.text
-    assert cache.lookup(TAG, KEY, "edu") is not None
+    assert cache.look_up_bundle(TAG, KEY, "edu") is not None
 
 
 def test_another_version_of_the_same_key_serves_unless_it_is_damaged(cache: Cache) -> None:
     bundle = put(cache)
     next_one = TAG.replace("1.2.0", "1.3.0-rc1")
 
-    assert cache.lookup(next_one, KEY, "edu") == cache.peek(next_one, KEY, "edu") == bundle
+    assert (
+        cache.look_up_bundle(next_one, KEY, "edu")
+        == cache.peek_bundle(next_one, KEY, "edu")
+        == bundle
+    )
     described = cache.describe(next_one, "edu")
     assert described is not None
     assert described.manifest == bundle.manifest
-    assert cache.lookup(next_one, KEY, "other") is None
+    assert cache.look_up_bundle(next_one, KEY, "other") is None
 
     damage_flip(bundle.directory)
     with pytest.raises(BundleError):
-        cache.peek(next_one, KEY, "edu")
-    assert cache.lookup(next_one, KEY, "edu") is None
+        cache.peek_bundle(next_one, KEY, "edu")
+    assert cache.look_up_bundle(next_one, KEY, "edu") is None
 
 
 def test_its_own_version_is_looked_for_first_and_another_helps_out(cache: Cache) -> None:
     own = put(cache)
     other = cache.root / "edu" / TAG.replace("1.2.0", "1.1.0")
     shutil.copytree(own.directory, other)
-    assert cache.lookup(TAG, KEY, "edu") == own
+    assert cache.look_up_bundle(TAG, KEY, "edu") == own
 
     damage_flip(own.directory)
-    assert cache.peek(TAG, KEY, "edu") is not None
-    found = cache.lookup(TAG, KEY, "edu")
+    assert cache.peek_bundle(TAG, KEY, "edu") is not None
+    found = cache.look_up_bundle(TAG, KEY, "edu")
     assert found is not None
     assert found.directory == other
 
@@ -115,7 +119,7 @@ def test_its_own_version_is_looked_for_first_and_another_helps_out(cache: Cache)
 @pytest.mark.parametrize("tag", ["", ".tmp-x", "../edu", "a/b", ".damaged-x-1"])
 def test_what_is_no_tag_is_refused(cache: Cache, tag: str) -> None:
     with pytest.raises(BundleError, match="is not the tag of a bundle"):
-        cache.lookup(tag, KEY, "edu")
+        cache.look_up_bundle(tag, KEY, "edu")
 
 
 def damage_truncate(directory: Path) -> None:
@@ -167,22 +171,22 @@ def test_a_damaged_bundle_is_set_aside_and_said_and_later_collected(
     directory = put(cache).directory
     damage(directory)
 
-    assert cache.lookup(TAG, KEY, "edu") is None
+    assert cache.look_up_bundle(TAG, KEY, "edu") is None
 
     assert names(directory.parent) == [f".damaged-{TAG}-1", ".lock"]
     record = next(r for r in said.records if r.getMessage() == "a damaged bundle was set aside")
     assert record.levelno == logging.WARNING
     assert words in str(vars(record)["fields"]["why"])
     put(cache)
-    assert cache.lookup(TAG, KEY, "edu") is not None
-    assert cache.collect("edu", {TAG}) == ()
+    assert cache.look_up_bundle(TAG, KEY, "edu") is not None
+    assert cache.remove_other_bundles("edu", {TAG}) == ()
     assert names(directory.parent) == [".lock", TAG]
 
 
 def test_two_damaged_bundles_of_one_tag_are_both_set_aside(cache: Cache) -> None:
     for _ in range(2):
         damage_flip(put(cache).directory)
-        assert cache.lookup(TAG, KEY, "edu") is None
+        assert cache.look_up_bundle(TAG, KEY, "edu") is None
 
     assert names(cache.root / "edu") == [f".damaged-{TAG}-1", f".damaged-{TAG}-2", ".lock"]
 
@@ -192,7 +196,7 @@ def test_a_damaged_bundle_makes_way_for_a_good_one(cache: Cache) -> None:
 
     verify_bundle(put(cache))
 
-    assert cache.lookup(TAG, KEY, "edu") is not None
+    assert cache.look_up_bundle(TAG, KEY, "edu") is not None
 
 
 def test_an_equal_bundle_stays_and_a_different_one_of_the_key_makes_way(
@@ -205,7 +209,7 @@ def test_an_equal_bundle_stays_and_a_different_one_of_the_key_makes_way(
     second = put(cache, contents={"edu": b"rebuilt"})
 
     assert second.digest != first.digest
-    assert cache.lookup(TAG, KEY, "edu") == second
+    assert cache.look_up_bundle(TAG, KEY, "edu") == second
     assert "replaced a bundle with the same key" in said.text
     assert names(cache.root / "edu") == [".lock", TAG]
 
@@ -215,9 +219,9 @@ def test_a_bundle_that_does_not_verify_is_not_adopted(cache: Cache) -> None:
         bundle = sample_bundle(staging / "bundle")
         damage_truncate(bundle.directory)
         with pytest.raises(BundleError, match="has 17 bytes, expected 8991"):
-            cache.adopt(bundle.directory)
+            cache.adopt_bundle(bundle.directory)
 
-    assert cache.lookup(TAG, KEY, "edu") is None
+    assert cache.look_up_bundle(TAG, KEY, "edu") is None
     assert names(cache.root) == []
 
 
@@ -229,7 +233,7 @@ def test_manifests_are_those_of_one_driver_newest_first(cache: Cache) -> None:
     (cache.root / "edu" / ".tmp-x").mkdir()
     (cache.root / "edu" / "junk").mkdir()
 
-    assert list(cache.manifests("edu")) == [
+    assert list(cache.list_manifests("edu")) == [
         CachedManifest(new.directory.name, new.manifest),
         CachedManifest(old.directory.name, old.manifest),
     ]
@@ -246,34 +250,34 @@ def test_a_manifest_that_the_disk_cannot_read_any_more_is_no_manifest(
     monkeypatch.setattr("nodeside.driver.bundle.cache.read_manifest", unreadable)
 
     assert cache.describe(TAG, "edu") is None
-    assert list(cache.manifests("edu")) == []
+    assert list(cache.list_manifests("edu")) == []
 
 
 def test_a_bundle_in_hand_is_a_verified_one_whichever_way_it_came(cache: Cache) -> None:
     """A manifest is to be had of a damaged bundle, but no path that leads to its modules."""
     damage_flip(put(cache).directory)
 
-    (known,) = cache.manifests("edu")
+    (known,) = cache.list_manifests("edu")
     assert (known.tag, known.manifest.key) == (TAG, KEY)
     assert not any(isinstance(value, Path) for value in vars(known).values())
     takes: list[Callable[[], object]] = [
-        lambda: cache.peek(TAG, KEY, "edu"),
+        lambda: cache.peek_bundle(TAG, KEY, "edu"),
         lambda: read_bundle(cache.root / "edu" / TAG),
-        lambda: cache.adopt(cache.root / "edu" / TAG),
+        lambda: cache.adopt_bundle(cache.root / "edu" / TAG),
     ]
     for take in takes:
         with pytest.raises(BundleError, match="has sha256"):
             take()
     assert names(cache.root / "edu") == [".lock", TAG], "who only looks sets nothing aside"
-    assert cache.lookup(TAG, KEY, "edu") is None
+    assert cache.look_up_bundle(TAG, KEY, "edu") is None
 
 
 def test_who_peeks_finds_a_whole_bundle_and_none_of_another_key(cache: Cache) -> None:
     bundle = put(cache)
 
-    assert cache.peek(TAG, KEY, "edu") == bundle
-    assert cache.peek(TAG, "0" * 64, "edu") is None
-    assert cache.peek(TAG, KEY, "other") is None
+    assert cache.peek_bundle(TAG, KEY, "edu") == bundle
+    assert cache.peek_bundle(TAG, "0" * 64, "edu") is None
+    assert cache.peek_bundle(TAG, KEY, "other") is None
 
 
 def test_collect_keeps_what_is_wanted_and_drops_the_rest(cache: Cache) -> None:
@@ -281,7 +285,7 @@ def test_collect_keeps_what_is_wanted_and_drops_the_rest(cache: Cache) -> None:
     dropped = put(cache, kernel=OTHER).directory
     kept = put(cache, driver="other").directory
 
-    assert cache.collect("edu", {TAG, "never-built"}) == (dropped.name,)
+    assert cache.remove_other_bundles("edu", {TAG, "never-built"}) == (dropped.name,)
 
     assert names(cache.root / "edu") == [".lock", TAG]
     verify_bundle(read_bundle(kept))
@@ -294,7 +298,7 @@ def test_collect_removes_what_crashes_left_behind_but_nothing_in_use(cache: Cach
     (cache.root / ".tmp-file").write_text("x")
 
     with cache.staging_directory() as staging:
-        cache.collect("edu", {TAG})
+        cache.remove_other_bundles("edu", {TAG})
 
         assert names(cache.root) == [staging.name, "edu"]
         assert staging.is_dir()
@@ -337,7 +341,7 @@ def die_while_writing(cache: Cache, number: int) -> bool:
     if child == 0:
         with killed_at(number):
             put(cache, contents={"edu": b"new"})
-            cache.collect("edu", {TAG})
+            cache.remove_other_bundles("edu", {TAG})
         os._exit(0)
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
@@ -350,10 +354,10 @@ def test_killed_at_any_moment_the_cache_holds_the_old_bundle_or_the_new_one_or_n
     number = 0
     put(cache)
     while die_while_writing(cache, number):
-        found = cache.lookup(TAG, KEY, "edu")
+        found = cache.look_up_bundle(TAG, KEY, "edu")
         seen.add(found and found.module_path("edu").read_bytes())
         assert not list((cache.root / "edu").glob(".damaged-*"))
-        cache.collect("edu", {TAG})
+        cache.remove_other_bundles("edu", {TAG})
         assert names(cache.root) == ["edu"]
         shutil.rmtree(cache.root)
         put(cache)
@@ -374,9 +378,9 @@ from tests.driver.bundle.test_cache import put
 cache = Cache(Path(sys.argv[1]))
 for number in range(25):
     put(cache, contents={"edu": sys.argv[2].encode() * (number + 1)})
-    found = cache.lookup(TAG, KEY, "edu")
+    found = cache.look_up_bundle(TAG, KEY, "edu")
     assert found is not None, "a good bundle was not found"
-    cache.collect("edu", {TAG})
+    cache.remove_other_bundles("edu", {TAG})
 """
 
 
@@ -393,7 +397,7 @@ def test_two_processes_at_once_do_not_harm_each_other(cache: Cache) -> None:
 
     assert [writer.wait(120) for writer in writers] == [0, 0]
 
-    assert cache.lookup(TAG, KEY, "edu") is not None
+    assert cache.look_up_bundle(TAG, KEY, "edu") is not None
     assert names(cache.root) == ["edu"]
     assert names(cache.root / "edu") == [".lock", TAG]
 
@@ -406,7 +410,7 @@ def test_a_lock_that_is_never_released_is_an_error_not_a_hang(cache: Cache) -> N
         fcntl.flock(held, fcntl.LOCK_EX)
 
         with pytest.raises(Locked, match=r"another process has held .*/edu/\.lock for 60 s"):
-            impatient.lookup(TAG, KEY, "edu")
+            impatient.look_up_bundle(TAG, KEY, "edu")
 
 
 def test_what_killed_processes_left_in_staging_goes_with_the_next_one(cache: Cache) -> None:
@@ -430,7 +434,7 @@ def test_a_leftover_is_nobody_elses_while_it_is_removed(
         os.close(fd)
 
     monkeypatch.setattr(Cache, "_remove_directory", removing)
-    cache.collect("edu", set())
+    cache.remove_other_bundles("edu", set())
 
     assert free == [False]
 
@@ -440,7 +444,7 @@ def test_lock_is_nobody_elses_to_open_also_one_of_an_older_version(cache: Cache)
     lock = cache.root / "edu" / ".lock"
     lock.chmod(0o644)
 
-    cache.lookup(TAG, KEY, "edu")
+    cache.look_up_bundle(TAG, KEY, "edu")
 
     assert lock.stat().st_mode & 0o777 == 0o600
 
@@ -471,7 +475,7 @@ def test_a_full_disk_is_named_and_nothing_half_written_stays(tmp_path: Path) -> 
         assert caught.value.exit_code is ExitCode.NO_SPACE
         assert caught.value.hint.startswith("free some space: df -h ")
         assert names(cache.root) == ["edu"]
-        assert cache.lookup(TAG, KEY, "edu") is not None
+        assert cache.look_up_bundle(TAG, KEY, "edu") is not None
 
 
 def put_from(elsewhere: Path, cache: Cache, content: bytes) -> None:
@@ -492,9 +496,9 @@ def test_a_read_only_disk_serves_and_refuses_in_words(tmp_path: Path) -> None:
         damage_flip(bad.directory)
         process.run(["mount", "-o", "remount,ro", tmp_path / "disk"], timeout=10)
 
-        assert cache.lookup(TAG, KEY, "edu") == good
-        assert cache.lookup(bad.directory.name, "0" * 64, "edu") is None
-        assert cache.collect("edu", set()) == ()
+        assert cache.look_up_bundle(TAG, KEY, "edu") == good
+        assert cache.look_up_bundle(bad.directory.name, "0" * 64, "edu") is None
+        assert cache.remove_other_bundles("edu", set()) == ()
         with pytest.raises(SystemRefused, match=r"Read-only file system: .*/disk/cache"):
             put(cache)
 
@@ -511,9 +515,9 @@ def test_a_disk_that_fills_during_the_sync_is_no_space_too(
         directory = sample_bundle(staging / "bundle").directory
         monkeypatch.setattr(os, "fsync", full)
         with pytest.raises(NoSpace, match=f"no space left writing .*{TAG}"):
-            cache.adopt(directory)
+            cache.adopt_bundle(directory)
 
-    assert cache.lookup(TAG, KEY, "edu") is None
+    assert cache.look_up_bundle(TAG, KEY, "edu") is None
 
 
 def test_a_disk_that_cannot_read_a_module_any_more_is_a_damaged_bundle(
@@ -526,7 +530,7 @@ def test_a_disk_that_cannot_read_a_module_any_more_is_a_damaged_bundle(
 
     monkeypatch.setattr("hashlib.file_digest", broken)
 
-    assert cache.lookup(TAG, KEY, "edu") is None
+    assert cache.look_up_bundle(TAG, KEY, "edu") is None
     assert "Input/output error" in str([vars(r).get("fields") for r in said.records])
 
 

@@ -405,7 +405,7 @@ def test_what_was_built_here_needs_no_trust_in_a_store(node: FakeNode) -> None:
     assert node.bring_up(task).source is Rung.LOADED
     digest = read_manifest(node.cache.root / "straw" / task.tag).digest
     assert node.cache.built_here("straw", digest)
-    node.cache.collect("straw", set())
+    node.cache.remove_other_bundles("straw", set())
     assert not node.cache.built_here("straw", digest)
 
 
@@ -429,7 +429,7 @@ def test_a_bundle_that_is_signed_now_replaces_the_same_one_without_a_signature(
     cache = Cache(tmp_path / "cache")
     for sign_it in (lambda _: b"", by(acme)):
         with cache.staging_directory() as staging:
-            found = cache.adopt(sample_bundle(staging / "bundle", sign=sign_it).directory)
+            found = cache.adopt_bundle(sample_bundle(staging / "bundle", sign=sign_it).directory)
 
     assert read_manifest(found.directory).signature
-    assert cache.lookup(TAG, KEY, "edu") == found
+    assert cache.look_up_bundle(TAG, KEY, "edu") == found

@@ -91,7 +91,7 @@ def test_plan_and_status_show_where_each_parameter_comes_from(node: FakeNode) ->
         assert [line for line in words if line not in text] == []
         assert "straw: c=3" not in text
     journal = Journal(task)
-    told = journal.status(journal.report(State.READY))
+    told = journal.status_of_report(journal.make_report(State.READY))
     assert told.parameters == ("straw: mode=slow (the kernel's command line)",)
 
 

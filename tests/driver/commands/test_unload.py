@@ -458,7 +458,7 @@ def test_firmware_of_the_driver_is_gone_before_the_in_tree_module_asks_for_its_o
     done: list[str] = []
     write(replaced.host.sys_module / "firmware_class/parameters/path", "")
     replaced.task(conflicts=RIVAL, firmware={"path": "firmware"})
-    monkeypatch.setattr(FirmwareDirectory, "remove", lambda *_: done.append("firmware"))
+    monkeypatch.setattr(FirmwareDirectory, "remove_files", lambda *_: done.append("firmware"))
     load = replaced.kernel.finit_module
 
     def told(fd: int, parameters: str, timeout: float) -> None:

@@ -195,7 +195,7 @@ class FakeNode:
                 created="2026-11-21T11:00:00+00:00",
             )
             bundle = write_bundle(staging / "bundle", manifest, paths)
-            return into.adopt(bundle.directory, built_here=built_here)
+            return into.adopt_bundle(bundle.directory, built_here=built_here)
 
     def forget_cache(self) -> None:
         shutil.rmtree(self.cache.root)

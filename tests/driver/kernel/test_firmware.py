@@ -46,7 +46,7 @@ def test_files_are_findable_by_the_kernel(host: Host, tmp_path: Path) -> None:
     source = tmp_path / "fw"
     write(source / "edu/a.bin", "A")
 
-    assert kernel.directory.install(source, "edu") == ("edu/a.bin",)
+    assert kernel.directory.install_files(source, "edu") == ("edu/a.bin",)
     assert (host.run / "firmware/edu/a.bin").read_text() == "A"
     assert kernel.written == ["/run/nodeside/firmware"]
 
@@ -54,10 +54,10 @@ def test_files_are_findable_by_the_kernel(host: Host, tmp_path: Path) -> None:
 def test_a_second_time_nothing_is_written(host: Host, tmp_path: Path) -> None:
     kernel = Attribute(host)
     source = tree(tmp_path, "fw", a="A")
-    kernel.directory.install(source, "edu")
+    kernel.directory.install_files(source, "edu")
     inode = (host.run / "firmware/a.bin").stat().st_ino
 
-    kernel.directory.install(source, "edu")
+    kernel.directory.install_files(source, "edu")
 
     assert (host.run / "firmware/a.bin").stat().st_ino == inode
     assert len(kernel.written) == 1
@@ -67,14 +67,14 @@ def test_a_lease_of_a_reader_delays_no_installation(host: Host, tmp_path: Path) 
     """A blocking open would wait for the kernel to break it: 45 s for each file."""
     kernel = Attribute(host)
     source = tree(tmp_path, "fw", a="A")
-    kernel.directory.install(source, "edu")
+    kernel.directory.install_files(source, "edu")
     file = host.run / "firmware/a.bin"
     before = signal.signal(signal.SIGIO, signal.SIG_IGN)  # how the holder is asked to let go
     fd = os.open(file, os.O_RDONLY)
     try:
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         started = time.monotonic()
-        kernel.directory.install(source, "edu")
+        kernel.directory.install_files(source, "edu")
         waited = time.monotonic() - started
     finally:
         os.close(fd)
@@ -88,11 +88,11 @@ def test_a_file_of_another_driver_is_refused_before_modules_are_unloaded(
     host: Host, tmp_path: Path
 ) -> None:
     kernel = Attribute(host)
-    kernel.directory.install(tree(tmp_path, "fw", a="A"), "edu")
-    kernel.directory.check(tree(tmp_path, "same", a="A"), "other")
+    kernel.directory.install_files(tree(tmp_path, "fw", a="A"), "edu")
+    kernel.directory.check_files(tree(tmp_path, "same", a="A"), "other")
     with pytest.raises(FirmwareRefused, match="the driver edu has installed a different"):
-        kernel.directory.check(tree(tmp_path, "changed", a="B"), "other")
-    kernel.directory.check(tmp_path / "changed", "edu")
+        kernel.directory.check_files(tree(tmp_path, "changed", a="B"), "other")
+    kernel.directory.check_files(tmp_path / "changed", "edu")
 
 
 THEIRS = "/var/lib/firmware"
@@ -116,20 +116,20 @@ def test_files_go_below_the_search_path_of_somebody_else_and_leave_it(
     source = tree(tmp_path, "fw", a="A")
     write(source / "edu/b.bin", "B")
 
-    kernel.directory.check(source, "edu")
-    kernel.directory.install(source, "edu")
+    kernel.directory.check_files(source, "edu")
+    kernel.directory.install_files(source, "edu")
     assert (theirs / "edu/b.bin").read_text() == "B"
     assert kernel.written == []
     assert not (host.run / "firmware").exists()
 
     shutil.rmtree(host.run, ignore_errors=True)  # a reboot; that directory and its files stay
     newer = tree(tmp_path, "newer", a="A2")
-    kernel.directory.check(newer, "edu")
-    kernel.directory.install(newer, "edu")
+    kernel.directory.check_files(newer, "edu")
+    kernel.directory.install_files(newer, "edu")
     assert (theirs / "a.bin").read_text() == "A2"
     assert not (theirs / "edu").exists()
 
-    kernel.directory.remove("edu")
+    kernel.directory.remove_files("edu")
     assert [path.name for path in theirs.iterdir()] == ["other.bin"]
     assert kernel.written == []
 
@@ -141,23 +141,23 @@ def test_a_search_path_that_is_set_after_ours_is_followed_and_so_is_its_end(
     attribute.write_text("\n")
     kernel = Attribute(host)
     source = tree(tmp_path, "fw", a="A")
-    kernel.directory.install(source, "edu")
-    assert not kernel.directory.follow(source, "edu")
+    kernel.directory.install_files(source, "edu")
+    assert not kernel.directory.follow_search_path(source, "edu")
 
     attribute.write_text(f"{THEIRS}\n")  # by them
-    assert kernel.directory.follow(source, "edu")
-    assert not kernel.directory.follow(source, "edu")
+    assert kernel.directory.follow_search_path(source, "edu")
+    assert not kernel.directory.follow_search_path(source, "edu")
     assert (theirs / "a.bin").read_text() == "A"
     assert not (host.run / "firmware").exists()
 
     other = f"{THEIRS}-2"
     attribute.write_text(f"{other}\n")
-    assert kernel.directory.follow(source, "edu")
+    assert kernel.directory.follow_search_path(source, "edu")
     assert (theirs.with_name("firmware-2") / "a.bin").read_text() == "A"
     assert not (theirs / "a.bin").exists()
 
     attribute.write_text("\n")
-    assert kernel.directory.follow(source, "edu")
+    assert kernel.directory.follow_search_path(source, "edu")
     assert kernel.written == ["/run/nodeside/firmware"] * 2
     assert (host.run / "firmware/a.bin").read_text() == "A"
 
@@ -166,14 +166,14 @@ def test_a_file_of_somebody_else_is_used_if_it_is_the_same_and_never_touched(
     host: Host, theirs: Path, tmp_path: Path
 ) -> None:
     kernel = Attribute(host)
-    kernel.directory.install(tree(tmp_path, "same", other="other"), "edu")
-    kernel.directory.remove("edu")
+    kernel.directory.install_files(tree(tmp_path, "same", other="other"), "edu")
+    kernel.directory.remove_files("edu")
     assert (theirs / "other.bin").read_text() == "other"
 
     with pytest.raises(FirmwareRefused, match=r"firmware/other\.bin is there with other content"):
-        kernel.directory.check(tree(tmp_path, "fw", other="mine"), "edu")
+        kernel.directory.check_files(tree(tmp_path, "fw", other="mine"), "edu")
     with pytest.raises(FirmwareRefused, match=r"firmware/other\.bin is there with other content"):
-        kernel.directory.install(tmp_path / "fw", "edu")
+        kernel.directory.install_files(tmp_path / "fw", "edu")
     assert (theirs / "other.bin").read_text() == "other"
 
 
@@ -182,7 +182,7 @@ def test_links_of_the_host_are_followed_in_its_root(
 ) -> None:
     real = theirs.rename(theirs.parents[2] / "data")
     theirs.symlink_to("/data")  # absolute: /data of the host
-    Attribute(host).directory.install(tree(tmp_path, "fw", a="A"), "edu")
+    Attribute(host).directory.install_files(tree(tmp_path, "fw", a="A"), "edu")
     assert (real / "a.bin").read_text() == "A"
 
 
@@ -196,10 +196,10 @@ def test_links_of_the_host_below_the_search_path_are_the_hosts_too(
     write(source / "edu/b.bin", "B")
     kernel = Attribute(host)
 
-    kernel.directory.check(source, "edu")
-    kernel.directory.install(source, "edu")
+    kernel.directory.check_files(source, "edu")
+    kernel.directory.install_files(source, "edu")
     assert (real / "b.bin").read_text() == "B"
-    kernel.directory.remove("edu")
+    kernel.directory.remove_files("edu")
     assert list(real.iterdir()) == []
     assert (theirs / "edu").is_symlink()
 
@@ -211,8 +211,8 @@ def test_a_damaged_record_of_another_driver_refuses_nobody(
     record = write(kernel.directory.owners_elsewhere / "other.json", '{"dir')
     source = tree(tmp_path, "fw", a="A")
 
-    kernel.directory.check(source, "edu")
-    kernel.directory.install(source, "edu")
+    kernel.directory.check_files(source, "edu")
+    kernel.directory.install_files(source, "edu")
 
     assert (theirs / "a.bin").read_text() == "A"
     assert "counts as absent" in caplog.text
@@ -221,7 +221,7 @@ def test_a_damaged_record_of_another_driver_refuses_nobody(
 
 def test_a_search_path_with_two_slashes_is_one(host: Host, theirs: Path, tmp_path: Path) -> None:
     write(host.sys_module / "firmware_class/parameters/path", f"/{THEIRS}\n")
-    Attribute(host).directory.install(tree(tmp_path, "fw", a="A"), "edu")
+    Attribute(host).directory.install_files(tree(tmp_path, "fw", a="A"), "edu")
     assert (theirs / "a.bin").read_text() == "A"
 
 
@@ -241,7 +241,7 @@ def test_a_search_path_that_takes_no_file_is_refused_and_left_alone(
     attribute = write(host.sys_module / "firmware_class/parameters/path", f"{path}\n")
     write(host.proc / "cmdline", f"quiet firmware_class.path={path}\n")
     source = tree(tmp_path, "fw", a="A")
-    for attempt in (FirmwareDirectory(host).check, FirmwareDirectory(host).install):
+    for attempt in (FirmwareDirectory(host).check_files, FirmwareDirectory(host).install_files):
         with pytest.raises(FirmwareRefused, match=words) as caught:
             attempt(source, "edu")
         assert f"search path is taken: {path}, by the kernel's command line" in str(caught.value)
@@ -251,17 +251,17 @@ def test_a_search_path_that_takes_no_file_is_refused_and_left_alone(
 
 def test_a_kernel_without_a_firmware_loader_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(FirmwareRefused, match=r"cannot read .*/firmware_class/parameters/path"):
-        FirmwareDirectory(Host(tmp_path / "node")).install(tree(tmp_path, "fw", a="A"), "edu")
+        FirmwareDirectory(Host(tmp_path / "node")).install_files(tree(tmp_path, "fw", a="A"), "edu")
 
 
 def test_the_last_driver_gives_the_search_path_back(host: Host, tmp_path: Path) -> None:
     kernel = Attribute(host)
-    kernel.directory.install(tree(tmp_path, "one", a="A", shared="S"), "edu")
-    kernel.directory.install(tree(tmp_path, "two", b="B", shared="S"), "nic")
+    kernel.directory.install_files(tree(tmp_path, "one", a="A", shared="S"), "edu")
+    kernel.directory.install_files(tree(tmp_path, "two", b="B", shared="S"), "nic")
 
-    kernel.directory.remove("edu")
+    kernel.directory.remove_files("edu")
     left = sorted(path.name for path in (host.run / "firmware").iterdir())
-    kernel.directory.remove("nic")
+    kernel.directory.remove_files("nic")
 
     assert left == ["b.bin", "shared.bin"]
     assert not (host.run / "firmware").exists()
@@ -270,26 +270,26 @@ def test_the_last_driver_gives_the_search_path_back(host: Host, tmp_path: Path) 
 
 def test_two_drivers_cannot_have_different_files_of_one_name(host: Host, tmp_path: Path) -> None:
     kernel = Attribute(host)
-    kernel.directory.install(tree(tmp_path, "one", a="A"), "edu")
+    kernel.directory.install_files(tree(tmp_path, "one", a="A"), "edu")
 
     with pytest.raises(
         FirmwareRefused, match=r"driver edu has installed a different .* file a\.bin"
     ):
-        kernel.directory.install(tree(tmp_path, "two", a="B"), "nic")
+        kernel.directory.install_files(tree(tmp_path, "two", a="B"), "nic")
     assert (host.run / "firmware/a.bin").read_text() == "A"
 
 
 def test_a_new_version_replaces_and_drops_files(host: Host, tmp_path: Path) -> None:
     kernel = Attribute(host)
-    kernel.directory.install(tree(tmp_path, "old", a="A", b="B"), "edu")
-    kernel.directory.install(tree(tmp_path, "new", b="B2"), "edu")
+    kernel.directory.install_files(tree(tmp_path, "old", a="A", b="B"), "edu")
+    kernel.directory.install_files(tree(tmp_path, "new", b="B2"), "edu")
 
     files = {path.name: path.read_text() for path in (host.run / "firmware").iterdir()}
     assert files == {"b.bin": "B2"}
 
 
 def test_a_driver_without_firmware_has_nothing_to_remove(host: Host) -> None:
-    FirmwareDirectory(host).remove("edu")
+    FirmwareDirectory(host).remove_files("edu")
 
     assert not host.run.exists()
 
@@ -299,12 +299,12 @@ def test_no_name_in_a_record_removes_a_file_elsewhere(host: Host, tmp_path: Path
     elsewhere = write(tmp_path / "important", "x")
     inside = write(host.root / "var/lib/important", "x")
     kernel = Attribute(host)
-    kernel.directory.install(tree(tmp_path, "fw", a="A"), "edu")
+    kernel.directory.install_files(tree(tmp_path, "fw", a="A"), "edu")
     names = [str(elsewhere), "../../../var/lib/important", "a/../../../../var/lib/important"]
     names += ["", ".", "a\0b", "a.bin"]
     write(host.locks / "firmware-owners/edu.json", json.dumps({"files": dict.fromkeys(names, "")}))
 
-    kernel.directory.remove("edu")
+    kernel.directory.remove_files("edu")
 
     assert elsewhere.exists()
     assert inside.exists()
@@ -316,7 +316,7 @@ def test_a_link_out_of_the_directory_is_refused(host: Host, tmp_path: Path) -> N
     (source / "secret.bin").symlink_to("/etc/hostname")
 
     with pytest.raises(FirmwareRefused, match=r"secret\.bin is a link that leads out of"):
-        FirmwareDirectory(host).install(source, "edu")
+        FirmwareDirectory(host).install_files(source, "edu")
 
 
 def test_a_link_to_a_directory_is_followed_as_in_lib_firmware(host: Host, tmp_path: Path) -> None:
@@ -325,7 +325,7 @@ def test_a_link_to_a_directory_is_followed_as_in_lib_firmware(host: Host, tmp_pa
     (source / "vendor").symlink_to("v2")
     (source / "v2/again").symlink_to("..")
 
-    assert Attribute(host).directory.install(source, "edu") == ("v2/a.bin", "vendor/a.bin")
+    assert Attribute(host).directory.install_files(source, "edu") == ("v2/a.bin", "vendor/a.bin")
     assert (host.run / "firmware/vendor/a.bin").read_text() == "A"
 
 
@@ -340,7 +340,7 @@ def test_links_that_multiply_directories_are_refused(
     (tmp_path / "fw/20").mkdir()
 
     with pytest.raises(FirmwareRefused, match="fw has more than 1000 entries, links followed"):
-        Attribute(host).directory.check(tmp_path / "fw", "edu")
+        Attribute(host).directory.check_files(tmp_path / "fw", "edu")
 
 
 def test_a_link_within_the_directory_becomes_a_file(host: Host, tmp_path: Path) -> None:
@@ -348,14 +348,14 @@ def test_a_link_within_the_directory_becomes_a_file(host: Host, tmp_path: Path) 
     source = tree(tmp_path, "fw", a="A")
     (source / "b.bin").symlink_to("a.bin")
 
-    kernel.directory.install(source, "edu")
+    kernel.directory.install_files(source, "edu")
 
     assert (host.run / "firmware/b.bin").read_text() == "A"
 
 
 def test_a_missing_directory_is_refused(host: Host, tmp_path: Path) -> None:
     with pytest.raises(FirmwareRefused, match="no firmware directory") as caught:
-        FirmwareDirectory(host).install(tmp_path / "absent", "edu")
+        FirmwareDirectory(host).install_files(tmp_path / "absent", "edu")
 
     assert "firmware.path" in caught.value.hint
 
@@ -366,7 +366,7 @@ def test_another_driver_at_work_is_waited_for_and_then_named(host: Host, tmp_pat
     with (host.locks / "firmware.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(Locked, match=r"is working on firmware on this node: .*; waited 10 s"):
-            FirmwareDirectory(host, kernel.clock).install(tree(tmp_path, "fw", a="A"), "edu")
+            FirmwareDirectory(host, kernel.clock).install_files(tree(tmp_path, "fw", a="A"), "edu")
 
 
 @pytest.mark.parametrize(
@@ -384,11 +384,11 @@ def test_a_link_that_leads_nowhere_is_refused(
     (source / "b.bin").symlink_to(target)
 
     with pytest.raises(FirmwareRefused, match=words):
-        FirmwareDirectory(host).check(source, "edu")
+        FirmwareDirectory(host).check_files(source, "edu")
     assert not host.run.exists()
 
 
 def test_a_foreign_search_path_is_seen_by_the_check(host: Host, tmp_path: Path) -> None:
     (host.sys_module / "firmware_class/parameters/path").write_text("/var/lib/firmware\n")
     with pytest.raises(FirmwareRefused, match="search path is taken"):
-        FirmwareDirectory(host).check(tree(tmp_path, "fw", a="A"), "edu")
+        FirmwareDirectory(host).check_files(tree(tmp_path, "fw", a="A"), "edu")

@@ -22,13 +22,13 @@ def refused(kernel: FakeKernel, error: int, *lines: str) -> LoadFailed:
     """The exception for a load of edu that the kernel refuses like this."""
     kernel.refuse_load["edu"] = [Refusal(error, lines)] * 3
     with pytest.raises(LoadFailed) as caught:
-        kernel.loader.insert(kernel.module_file("edu"))
+        kernel.loader.insert_module(kernel.module_file("edu"))
     assert caught.value.exit_code is ExitCode.LOAD_FAILED
     return caught.value
 
 
 def test_a_module_is_loaded_with_its_parameters(kernel: FakeKernel) -> None:
-    kernel.loader.insert(kernel.module_file("edu"), {"debug": "1", "label": "a b"})
+    kernel.loader.insert_module(kernel.module_file("edu"), {"debug": "1", "label": "a b"})
 
     assert kernel.modules["edu"].parameters == 'debug=1 label="a b"'
 
@@ -66,19 +66,19 @@ def test_a_link_is_not_followed(kernel: FakeKernel, tmp_path: Path) -> None:
     path.symlink_to(kernel.module_file("edu"))
 
     with pytest.raises(SystemRefused, match=r"cannot open the module .*/edu\.ko: a symbolic link"):
-        kernel.loader.insert(path)
+        kernel.loader.insert_module(path)
     assert kernel.calls == []
 
 
 def test_a_directory_is_no_module(kernel: FakeKernel, tmp_path: Path) -> None:
     with pytest.raises(SystemRefused, match="expected a regular file"):
-        kernel.loader.insert(tmp_path)
+        kernel.loader.insert_module(tmp_path)
 
 
 def test_a_file_whose_label_selinux_denies_is_loaded_from_memory(kernel: FakeKernel) -> None:
     kernel.init_denied = errno.EACCES
 
-    kernel.loader.insert(kernel.module_file("edu"))
+    kernel.loader.insert_module(kernel.module_file("edu"))
 
     assert kernel.calls == ["finit_module", "init_module"]
     assert "edu" in kernel.modules
@@ -358,7 +358,7 @@ def test_a_load_waits_for_an_older_one_of_the_name_to_go(kernel: FakeKernel) -> 
             kernel.show()
 
     kernel.sleep = leave  # type: ignore[method-assign]
-    kernel.loader.insert(kernel.module_file("edu"))
+    kernel.loader.insert_module(kernel.module_file("edu"))
 
     assert kernel.modules["edu"].state == "Live"
 
@@ -367,7 +367,7 @@ def test_one_of_the_name_that_never_goes_ends_the_wait(kernel: FakeKernel) -> No
     kernel.add("edu", FakeModule(state="Loading"))
 
     with pytest.raises(LoadFailed, match="name has been coming for 10 s") as caught:
-        kernel.loader.insert(kernel.module_file("edu"))
+        kernel.loader.insert_module(kernel.module_file("edu"))
 
     assert caught.value.reason == "Busy"
     assert caught.value.retryable
@@ -378,7 +378,7 @@ def test_one_of_the_name_that_never_goes_ends_the_wait(kernel: FakeKernel) -> No
 def test_a_busy_answer_in_between_is_tried_again(kernel: FakeKernel) -> None:
     kernel.refuse_load["edu"] = [Refusal(errno.EBUSY)]
 
-    kernel.loader.insert(kernel.module_file("edu"))
+    kernel.loader.insert_module(kernel.module_file("edu"))
 
     assert kernel.calls == ["finit_module", "finit_module"]
 
@@ -387,7 +387,7 @@ def test_an_init_that_hangs_is_reported(kernel: FakeKernel) -> None:
     kernel.never_returns = DeadlinePassed("the kernel has not returned after 300 s")
 
     with pytest.raises(LoadFailed, match="init function does not return: the kernel has") as caught:
-        kernel.loader.insert(kernel.module_file("edu"))
+        kernel.loader.insert_module(kernel.module_file("edu"))
 
     assert caught.value.reason == "InitHangs"
 
@@ -403,7 +403,7 @@ def test_an_init_that_crashes_is_reported_with_the_oops(kernel: FakeKernel) -> N
     kernel.finit_module = crash  # type: ignore[method-assign]
 
     with pytest.raises(LoadFailed, match="its init function crashed") as caught:
-        kernel.loader.insert(kernel.module_file("edu"))
+        kernel.loader.insert_module(kernel.module_file("edu"))
 
     assert caught.value.reason == "InitCrashed"
     assert (
@@ -419,13 +419,13 @@ def test_an_init_that_crashes_is_reported_with_the_oops(kernel: FakeKernel) -> N
 def test_a_module_is_removed_and_seen_to_be_gone(kernel: FakeKernel) -> None:
     kernel.add("nat_rtsp")
 
-    assert kernel.loader.remove("nat-rtsp")
+    assert kernel.loader.remove_module("nat-rtsp")
     assert kernel.modules == {}
     assert kernel.calls == ["delete_module nat_rtsp"]
 
 
 def test_a_module_that_is_not_there_need_not_be_removed(kernel: FakeKernel) -> None:
-    assert not kernel.loader.remove("edu")
+    assert not kernel.loader.remove_module("edu")
     assert kernel.calls == []
 
 
@@ -434,7 +434,7 @@ def test_a_module_that_another_uses_is_kept_and_the_user_named(kernel: FakeKerne
     kernel.add("uvcvideo", uses=("videodev",))
 
     with pytest.raises(InUse, match="videodev is held by the module uvcvideo") as caught:
-        kernel.loader.remove("videodev")
+        kernel.loader.remove_module("videodev")
 
     assert caught.value.exit_code is ExitCode.IN_USE
 
@@ -443,7 +443,7 @@ def test_a_reference_held_for_a_moment_is_waited_for(kernel: FakeKernel) -> None
     kernel.add("edu")
     kernel.refuse_unload["edu"] = [errno.EAGAIN, errno.EAGAIN]
 
-    assert kernel.loader.remove("edu")
+    assert kernel.loader.remove_module("edu")
 
 
 def test_a_node_without_a_free_process_is_no_holder_of_a_module(kernel: FakeKernel) -> None:
@@ -451,7 +451,7 @@ def test_a_node_without_a_free_process_is_no_holder_of_a_module(kernel: FakeKern
     kernel.never_returns = NoProcess("no process is left", hint="see pids.max")
 
     with pytest.raises(UnloadFailed, match="cannot unload edu: no process is left") as caught:
-        kernel.loader.remove("edu")
+        kernel.loader.remove_module("edu")
 
     assert (caught.value.exit_code, caught.value.hint) == (ExitCode.SYSTEM, "see pids.max")
     assert caught.value.retryable
@@ -461,7 +461,7 @@ def test_a_permanent_module_takes_a_reboot(kernel: FakeKernel) -> None:
     kernel.add("edu", FakeModule(permanent=True))
 
     with pytest.raises(RebootRequired, match="it is permanent, that is, it has no exit function"):
-        kernel.loader.remove("edu")
+        kernel.loader.remove_module("edu")
 
 
 def test_a_module_stuck_while_unloading_takes_a_reboot(kernel: FakeKernel) -> None:
@@ -469,7 +469,7 @@ def test_a_module_stuck_while_unloading_takes_a_reboot(kernel: FakeKernel) -> No
     kernel.refuse_unload["edu"] = [errno.EBUSY] * 1000
 
     with pytest.raises(RebootRequired, match="cannot unload edu: it is stuck while unloading"):
-        kernel.loader.remove("edu")
+        kernel.loader.remove_module("edu")
 
 
 def test_an_exit_that_never_returns_takes_a_reboot(kernel: FakeKernel) -> None:
@@ -477,7 +477,7 @@ def test_an_exit_that_never_returns_takes_a_reboot(kernel: FakeKernel) -> None:
     kernel.never_returns = DeadlinePassed("the kernel has not returned after 120 s")
 
     with pytest.raises(RebootRequired, match="cannot unload edu: its exit function never returned"):
-        kernel.loader.remove("edu")
+        kernel.loader.remove_module("edu")
 
 
 def test_without_the_capability_nothing_is_unloaded(kernel: FakeKernel) -> None:
@@ -485,7 +485,7 @@ def test_without_the_capability_nothing_is_unloaded(kernel: FakeKernel) -> None:
     kernel.refuse_unload["edu"] = [errno.EPERM]
 
     with pytest.raises(UnloadFailed, match=r"cannot unload edu: EPERM \(Operation not permitted\)"):
-        kernel.loader.remove("edu")
+        kernel.loader.remove_module("edu")
 
 
 def test_disabled_modules_take_a_reboot_to_unload(kernel: FakeKernel) -> None:
@@ -494,4 +494,4 @@ def test_disabled_modules_take_a_reboot_to_unload(kernel: FakeKernel) -> None:
     kernel.refuse_unload["edu"] = [errno.EPERM]
 
     with pytest.raises(RebootRequired, match="modules_disabled is 1 until the next boot"):
-        kernel.loader.remove("edu")
+        kernel.loader.remove_module("edu")

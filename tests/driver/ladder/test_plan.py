@@ -20,7 +20,7 @@ from nodeside.driver.ladder.plan import (
     TryRung,
     Use,
     WantedDriver,
-    climb,
+    climb_ladder,
     decide_replacement,
     find_occupant,
 )
@@ -99,7 +99,7 @@ def in_kernel(build_id: str = "b1", **parameters: str) -> dict[str, LoadedState]
 
 
 def why_not_loaded(want: WantedDriver, known: Observed) -> str:
-    first = climb(want, known).verdicts[0]
+    first = climb_ladder(want, known).verdicts[0]
     assert first.rung is Rung.LOADED
     assert not first.served
     return first.why
@@ -108,9 +108,9 @@ def why_not_loaded(want: WantedDriver, known: Observed) -> str:
 def test_each_rung_is_looked_at_in_order_and_says_why_it_did_not_serve() -> None:
     known = Observed({})
     for rung in (Rung.CACHED, Rung.FETCHED, Rung.COMPATIBLE, Rung.BUILT):
-        assert climb(wanted(), known).action == TryRung(rung)
+        assert climb_ladder(wanted(), known).action == TryRung(rung)
         known = known.with_finding(rung, RungFinding(f"nothing in {rung.value}"))
-    last = climb(wanted(), known)
+    last = climb_ladder(wanted(), known)
     assert last.action == GiveUp()
     assert [(v.rung, v.why) for v in last.verdicts] == [
         (Rung.LOADED, "edu not loaded"),
@@ -123,12 +123,12 @@ def test_each_rung_is_looked_at_in_order_and_says_why_it_did_not_serve() -> None
 
 def test_the_first_rung_that_has_a_bundle_serves() -> None:
     found = Observed({}).with_finding(Rung.CACHED, RungFinding("there", bundle()))
-    assert climb(wanted(), found).action == Use(Rung.CACHED, bundle())
+    assert climb_ladder(wanted(), found).action == Use(Rung.CACHED, bundle())
 
 
 def test_closed_rungs_are_passed_over_with_their_reason() -> None:
     want = wanted(prebuilt=False, toolkit=False, reuse=Reuse.EXACT)
-    plan = climb(want, Observed({}).with_finding(Rung.CACHED, RungFinding("empty")))
+    plan = climb_ladder(want, Observed({}).with_finding(Rung.CACHED, RungFinding("empty")))
     assert plan.action == GiveUp()
     assert [v.why for v in plan.verdicts[2:]] == [
         "driver.yaml names no prebuilt sources",
@@ -139,7 +139,7 @@ def test_closed_rungs_are_passed_over_with_their_reason() -> None:
 
 def test_a_loaded_module_with_the_right_build_id_is_left_alone() -> None:
     known = Observed(in_kernel(), record(), (manifest(),))
-    assert climb(wanted(), known).action == Keep(manifest())
+    assert climb_ladder(wanted(), known).action == Keep(manifest())
 
 
 def test_a_name_in_the_kernel_proves_nothing_without_a_known_bundle() -> None:
@@ -172,7 +172,7 @@ def test_a_parameter_change_alone_is_noticed_from_the_record() -> None:
 
 def test_a_bool_given_as_1_reads_back_as_y_and_is_no_contradiction() -> None:
     known = Observed(in_kernel("b1", debug="Y"), record("b1", debug="1"), (manifest(),))
-    assert climb(wanted(parameters={"debug": "1"}), known).action == Keep(manifest())
+    assert climb_ladder(wanted(parameters={"debug": "1"}), known).action == Keep(manifest())
 
 
 # --- parameters of the kernel's command line
@@ -187,7 +187,7 @@ def test_what_the_command_line_gave_a_module_once_is_not_given_again() -> None:
     """Whatever the module made of it: the command line stays the same until a reboot."""
     known = Observed(in_kernel(timeout="500"), record(timeout="777", colour="red"), (manifest(),))
 
-    assert climb(booted_with(timeout="777", colour="red"), known).action == Keep(manifest())
+    assert climb_ladder(booted_with(timeout="777", colour="red"), known).action == Keep(manifest())
 
 
 def test_what_the_command_line_says_is_wanted_of_a_module_loaded_without_it() -> None:
@@ -199,7 +199,7 @@ def test_what_the_command_line_says_is_wanted_of_a_module_loaded_without_it() ->
         why = why_not_loaded(booted_with(timeout="777"), other)
         assert why == "edu has timeout=1000, wanted 777"
         for line in ({"timeout": "777"}, {"unknown": "1"}):
-            assert climb(booted_with(**line), same).action == Keep(manifest())
+            assert climb_ladder(booted_with(**line), same).action == Keep(manifest())
 
 
 def test_what_driver_yaml_no_longer_sets_is_as_the_command_line_says() -> None:
@@ -214,9 +214,9 @@ def test_a_parameter_may_have_either_dash_wherever_it_is_named() -> None:
     dashed = record(**{"time-out": "5"})
     known = Observed(in_kernel(time_out="5"), dashed, (manifest(),))
 
-    assert climb(booted_with(time_out="5"), known).action == Keep(manifest())
+    assert climb_ladder(booted_with(time_out="5"), known).action == Keep(manifest())
     for name in ("time-out", "time_out"):
-        assert climb(wanted(parameters={name: "5"}), known).action == Keep(manifest())
+        assert climb_ladder(wanted(parameters={name: "5"}), known).action == Keep(manifest())
     changed = Observed(in_kernel(time_out="7"), dashed, (manifest(),))
     assert why_not_loaded(wanted(parameters={"time-out": "5"}), changed) == (
         "edu has time_out=7, wanted 5"

@@ -71,7 +71,7 @@ def test_small_letter_without_a_label_in_a_module_of_others_may_be_an_export(hos
 
     assert not found.loaded
     assert found.unclear == {"frob_put"}
-    assert (found.has("frob_put"), found.has("nothing")) == (True, False)
+    assert (found.has_symbol("frob_put"), found.has_symbol("nothing")) == (True, False)
     assert read_exports(host, {"frob_put"}, {"provider"}).unclear == frozenset()
 
 

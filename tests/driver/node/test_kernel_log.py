@@ -145,26 +145,26 @@ def test_only_what_was_said_after_the_mark_is_returned(kernel: FakeKernel) -> No
     kernel.say("booting")
     log = KernelLog(kernel.host, kernel)
 
-    mark = log.mark()
+    mark = log.mark_end()
     kernel.say("edu: probe of 0000:00:04.0")
 
-    assert log.since(mark).lines == ("[    1.000000] edu: probe of 0000:00:04.0",)
-    assert log.since(mark).note == ""
+    assert log.read_since(mark).lines == ("[    1.000000] edu: probe of 0000:00:04.0",)
+    assert log.read_since(mark).note == ""
 
 
 def test_nothing_said_since_the_mark_is_nothing(kernel: FakeKernel) -> None:
     kernel.say("booting")
     log = KernelLog(kernel.host, kernel)
 
-    assert log.since(log.mark()).lines == ()
+    assert log.read_since(log.mark_end()).lines == ()
 
 
 def test_a_mark_in_an_empty_log_is_its_beginning(kernel: FakeKernel) -> None:
     log = KernelLog(kernel.host, kernel)
-    mark = log.mark()
+    mark = log.mark_end()
     kernel.say("first words")
 
-    assert log.since(mark).lines == ("[    0.000000] first words",)
+    assert log.read_since(mark).lines == ("[    0.000000] first words",)
 
 
 def test_without_times_the_last_of_equal_places_counts() -> None:
@@ -195,17 +195,17 @@ def test_dev_kmsg_serves_where_syslog_is_denied(kernel: FakeKernel) -> None:
     path = write(kernel.host.dev / "kmsg", records)
     log = KernelLog(kernel.host, kernel)
 
-    mark = log.mark()
+    mark = log.mark_end()
     write(path, records + "4,2,2500000,-;edu: probe\n")
 
-    assert log.since(mark).lines == ("[    2.500000] edu: probe",)
+    assert log.read_since(mark).lines == ("[    2.500000] edu: probe",)
 
 
 def test_an_unreadable_log_is_a_value_that_says_why(kernel: FakeKernel) -> None:
     kernel.log_error = errno.EPERM
     log = KernelLog(kernel.host, kernel)
 
-    excerpt = log.since(log.mark())
+    excerpt = log.read_since(log.mark_end())
 
     assert excerpt.lines == ()
     assert excerpt.note.startswith(
@@ -355,10 +355,10 @@ def test_what_others_wrote_into_the_log_is_not_the_kernels() -> None:
 
 def test_what_moves_a_cursor_is_made_visible(kernel: FakeKernel) -> None:
     log = KernelLog(kernel.host, kernel)
-    mark = log.mark()
+    mark = log.mark_end()
     kernel.say("\x1b[2Jx[33]: segfault at 8")
 
-    assert log.since(mark).lines == ("[    0.000000] \\x1b[2Jx[33]: segfault at 8",)
+    assert log.read_since(mark).lines == ("[    0.000000] \\x1b[2Jx[33]: segfault at 8",)
 
 
 def test_where_the_kernel_keeps_no_times_each_line_counts() -> None:

@@ -137,9 +137,9 @@ def test_a_hostile_bundle_is_the_right_one_or_refused(
                 found = getattr(outcome, "bundle", None)
                 if found is not None:
                     assert found.manifest.key == WANTED.key, hostile.name
-                    adopted = cache.adopt(found.directory)
-                    assert cache.peek(WANTED.tag, WANTED.key, WANTED.driver) is not None
-                    cache.collect(WANTED.driver, set())
+                    adopted = cache.adopt_bundle(found.directory)
+                    assert cache.peek_bundle(WANTED.tag, WANTED.key, WANTED.driver) is not None
+                    cache.remove_other_bundles(WANTED.driver, set())
                     assert not adopted.directory.exists(), hostile.name
                     shutil.rmtree(into / "bundle", ignore_errors=True)
             assert list(into.iterdir()) == [], hostile.name

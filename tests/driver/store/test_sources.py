@@ -347,7 +347,7 @@ def test_cookies_are_not_kept_and_old_connections_neither(
     with Transport(OPTIONS, web.url) as transport:
         before = psutil.Process().num_fds()
         for _ in range(100):
-            transport.get(f"{web.url}/x", limit=9)
+            transport.get_document(f"{web.url}/x", limit=9)
         kept = len(transport._session.cookies)
         opened = psutil.Process().num_fds() - before
 
@@ -808,7 +808,7 @@ def test_a_full_disk_ends_the_fetch_at_once(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(download.Partial, "add", full)
+    monkeypatch.setattr(download.Partial, "add_chunk", full)
 
     with pytest.raises(NoSpace, match="no space left writing") as caught:
         fetch_first([source(web)], WANTED, NO_TRUST, OPTIONS, into)

@@ -55,7 +55,7 @@ def names(directory: Path) -> list[str]:
 
 def publish(versions: Versions, tree: Tree) -> str:
     digest = tree.digest()
-    versions.copy(tree, digest)
+    versions.copy_version(tree, digest)
     versions.make_current(digest)
     return digest
 
@@ -83,7 +83,7 @@ def test_a_tree_is_copied_as_it_is(image: Image, host: Host) -> None:
     assert (copy / "lib/libedu.so").readlink() == Path("libedu.so.1")
     modes = {"bin/tool": 0o755, "lib/libedu.so.1": 0o644, "empty": 0o750}
     assert {name: (copy / name).stat().st_mode & 0o7777 for name in modes} == modes
-    assert not versions.copy(image.tree(), digest)
+    assert not versions.copy_version(image.tree(), digest)
     assert not versions.make_current(digest)
 
 
@@ -170,7 +170,7 @@ def test_what_cannot_be_copied_leaves_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "copyfileobj", full)
         with pytest.raises(NoSpace):
-            versions.copy(tree, tree.digest())
+            versions.copy_version(tree, tree.digest())
     assert (versions.current, names(versions.directory)) == (old, sorted([old, "current"]))
     (versions.directory / ".tmp-left/opt").mkdir(parents=True)  # by a process that was killed
     new = publish(versions, tree)
@@ -187,7 +187,7 @@ def test_directories_that_a_container_runtime_made_are_no_obstacle(
     (versions.directory / "current").unlink()
     (versions.directory / "current/opt").mkdir(parents=True)
     (versions.directory / ".tmp-gone-current/opt").mkdir(parents=True)  # by one that was killed
-    versions.remove()
+    versions.remove_all()
     assert not versions.directory.exists()
 
 
@@ -211,27 +211,27 @@ def test_old_versions_go_when_nothing_has_them(image: Image, host: Host) -> None
 
     for moment in (0.0, 10.0):
         now = moment
-        versions.collect()
+        versions.remove_unused()
         assert old in names(versions.directory), "a container may be starting"
 
     now = 1000.0
     below = f"/lib/nodeside/userspace/edu/{old}/opt/edu"
     consumer = process(host, 7, mountinfo=f"36 35 98:0 {below} /opt/edu ro - ext4 /dev/sda rw\n")
-    versions.collect()
+    versions.remove_unused()
     assert old in names(versions.directory)
 
     shutil.rmtree(consumer)
-    versions.collect()
+    versions.remove_unused()
     assert names(versions.directory) == sorted([new, "current"])
 
     process(host, 8, exe=f"/var/lib/nodeside/userspace/edu/{new}/opt/edu/bin/tool")
-    versions.remove()
+    versions.remove_all()
     assert names(versions.directory) == [new]
     shutil.rmtree(host.proc / "8")
-    versions.remove()
+    versions.remove_all()
     assert not versions.directory.exists()
-    versions.remove()
-    versions.collect()
+    versions.remove_all()
+    versions.remove_unused()
 
 
 @pytest.mark.parametrize("years", [-60, 10])
@@ -246,10 +246,10 @@ def test_a_clock_that_was_or_is_set_wrong_neither_keeps_nor_removes_a_version(
     wrong = time.time() + years * 365 * 86400
     os.utime(versions.directory / "current", (wrong, wrong), follow_symlinks=False)
 
-    versions.collect()
+    versions.remove_unused()
     assert old in names(versions.directory)
     now += 601
-    versions.collect()
+    versions.remove_unused()
     assert old not in names(versions.directory)
 
 
@@ -259,12 +259,12 @@ def test_after_a_reboot_the_wait_begins_anew(image: Image, host: Host) -> None:
     old = publish(versions, image.tree())
     write(image.root / "opt/edu/lib/libedu.so.1", "library 2\n")
     publish(versions, image.tree())
-    versions.collect()
+    versions.remove_unused()
 
     write(host.proc / "sys/kernel/random/boot_id", "two\n")
     for moment, left in ((20.0, True), (610.0, True), (630.0, False)):
         now = moment
-        versions.collect()
+        versions.remove_unused()
         assert (old in names(versions.directory)) is left
 
 
