@@ -57,7 +57,7 @@ def test_a_node_that_cannot_pull_its_image_builds_and_another_controller_knows_i
     for name in everywhere:
         scene.node(name)
     first = replicas.start()
-    scene.driver(prebuilt={"image": f"{REPOSITORY}:{{version}}-{{kernel}}"})
+    scene.driver(prebuilt={"image": f"{REPOSITORY}:{{version}}-{{kernel}}"}, canary=0)
     for name in everywhere:
         until_images(scene, name, [IMAGE])
     scene.control_plane.wait_for(

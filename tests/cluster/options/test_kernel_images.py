@@ -164,6 +164,19 @@ def test_it_ends_with_the_next_revision() -> None:
     assert len(model.daemonsets) == 1
 
 
+def test_a_canary_of_a_first_rollout_that_falls_back_is_no_failure() -> None:
+    model = prebuilt(rollout={"canary": 1})
+    cannot_have_it(model, "n0")
+    model.settle()
+
+    assert model.condition("Progressing")["reason"] == "Canary"
+    assert model.serving("n1") is None
+    model.pods.clear()
+    model.report_all()
+    model.settle_ready()
+    assert model.condition("Ready")["status"] == "True"
+
+
 def test_a_canary_that_falls_back_is_no_failure_of_the_rollout() -> None:
     model = prebuilt()
     model.report_all()
