@@ -80,7 +80,7 @@ def test_what_the_others_wait_for_is_told_of_the_driver_its_pool_and_each_of_the
     [pool] = model.drivers["edu"].status["pools"]
     assert pool["message"] == "building: n0; waiting for the canary n0: n1, n2, n3"
     assert explain_node(model.snapshot, "edu", "n2").next == (
-        "no revision was ever good, so it waits for the canary",
+        "no revision was ever good, so the canaries are first",
         "waits for the canary n0",
         "what the canary does: nodeside-cluster explain edu n0",
     )
