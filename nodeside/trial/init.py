@@ -221,13 +221,14 @@ def _summary_document(directory: Path, draft: Draft) -> dict[str, Any]:
     }
 
 
-def needs_in_words(directory: Path, draft: Draft) -> Iterator[str]:
+def needs_in_words(directory: Path, draft: Draft, options: Sequence[str]) -> Iterator[str]:
     """Yield a line for each package that BUILD_DEPENDS names, and one with what to write."""
     for need in draft.needs:
         words = f"{need.package}, by BUILD_DEPENDS in its dkms.conf"
         if need.directory:
-            place = shlex.quote(str(directory / need.directory))
-            words += f"; its source is in {place}: nodeside init {place} makes its Driver"
+            place = str(directory / need.directory)
+            command = shlex.join(["nodeside", "init", place, *options])
+            words += f"; its source is in {shlex.quote(place)}: {command} makes its Driver"
         yield words
     if draft.needs:
         names = ", ".join(need.driver for need in draft.needs)
@@ -258,7 +259,7 @@ def _summary_table(document: dict[str, Any], draft: Draft, options: Sequence[str
         rows += [("candidate", each.in_words()) for each in draft.candidates[:_SHOWN]]
         if left := len(draft.candidates) - _SHOWN:
             rows += [("candidate", f"and {left} more: --output json")] if left > 0 else []
-    rows += [("needs", words) for words in needs_in_words(directory, draft)]
+    rows += [("needs", words) for words in needs_in_words(directory, draft, options)]
     rows += [(f"guess: {name}", why) for name, why in document["guesses"].items()]
     failures = document["failures"]
     if problem:

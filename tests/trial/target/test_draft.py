@@ -486,11 +486,11 @@ def test_what_a_dkms_conf_needs_of_others_is_in_the_driver_yaml_and_where_its_so
     assert "  # BUILD_DEPENDS in dkms.conf: Gad_Core, other. Where other Drivers have\n" in text
     (tmp_path / "driver.yaml").write_text(text.replace("  # after: [", "  after: ["))
     assert load(tmp_path / "driver.yaml").spec.after == ("gad-core", "other")
-    rows = list(needs_in_words(Path("a tree"), found))
+    rows = list(needs_in_words(Path("a tree"), found, ("--kernel", "amd64")))
     assert rows == [
         (
             "Gad_Core, by BUILD_DEPENDS in its dkms.conf; its source is in 'a tree/core': "
-            "nodeside init 'a tree/core' makes its Driver"
+            "nodeside init 'a tree/core' --kernel amd64 makes its Driver"
         ),
         "other, by BUILD_DEPENDS in its dkms.conf",
         (
