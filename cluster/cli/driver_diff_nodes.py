@@ -28,6 +28,7 @@ from nodeside.spec import Driver
 from nodeside.spec.fleet import Evict
 from nodeside.spec.model import UnloadPolicy, Upgrade
 
+_AFTER_CANARY = {Phase.CANARY: Phase.OPEN, Phase.FIRST_CANARY: Phase.FIRST}
 _IN_TURN = (Act.IN_TURN, Act.IN_TURN_OR_GOOD)
 
 
@@ -130,6 +131,8 @@ def _turn_of(
 ) -> tuple[Turn, str]:
     state, row = rollout.state, decision.row
     if decision.revision == state.newest:
+        if row.act is Act.AS_CANARY:
+            return Turn.CANARY, ""
         if row.act in _IN_TURN:
             return Turn.CANARY if state.phase is Phase.CANARY else Turn.IN_TURN, ""
         return Turn.AT_ONCE, "" if decision.place is Place.UNASSIGNED else row.why
@@ -152,7 +155,7 @@ def _row_after_canary(
     return decide_update(
         UpdateSituation(
             decision.place,
-            Phase.OPEN if phase is Phase.CANARY else phase,
+            _AFTER_CANARY.get(phase, phase),
             member.health,
             member.boot,
             context.driver.spec.upgrade,
@@ -171,7 +174,8 @@ def _turn_without_change(
             return Turn.WAITS, "maxUnavailable is 0: a node where the driver works stays as it is"
         return Turn.IN_TURN, ""
     if row.act in (Act.GIVE_NEWEST, Act.GIVE_GOOD):
-        return Turn.AFTER_CANARY, row.why
+        is_first = state.phase is Phase.FIRST_CANARY
+        return Turn.AFTER_CANARY, "all of them, once the canaries work" if is_first else row.why
     if row.upgrades == (Upgrade.ON_REBOOT,):
         return Turn.AT_REBOOT, ""
     if Supply.UNSERVED in row.supplies and len(row.supplies) == 1:

@@ -236,10 +236,10 @@ def _rollout_rows(diff: DriverDiff) -> Iterator[tuple[str, str]]:
     stops = "1 failed node stops" if state.limit == 1 else f"{state.limit} failed nodes stop"
     yield "", f"maxFailed {spec.rollout.max_failed}: {stops} it"
     if state.phase is Phase.FIRST and not any(g.turn is Turn.CANARY for g in diff.nodes):
-        yield "", "no canary: no revision was ever good, so no node has anything to lose"
+        yield "", "no canary: rollout.canary is 0, and no revision was ever good"
     elif state.phase is Phase.CANARY and not any(g.turn is Turn.CANARY for g in diff.nodes):
         yield "", f"canary: the first {state.canaries} of them"
-    elif state.phase is Phase.STOPPED:
+    elif state.phase in (Phase.STOPPED, Phase.FIRST_STOPPED):
         yield "", f"the rollout is stopped by failures: {few_of(state.failed)}"
 
 

@@ -299,12 +299,6 @@ def _toolkit_refused_message(inputs: StatusInputs) -> str:
     return toolkit_refused_message(broken, inputs.resolutions) if broken else ""
 
 
-def _toolkit_refused_by_canary(inputs: StatusInputs) -> bool:
-    """Return whether a first rollout was stopped by a toolkit image that has to be replaced."""
-    is_stopped = inputs.rollout.phase is Phase.FIRST_STOPPED
-    return is_stopped and bool(_toolkit_refused_message(inputs))
-
-
 def _failed_message(inputs: StatusInputs) -> str:
     broken = _broken_members(inputs)
     return failures_message(broken) if broken else ""
@@ -344,7 +338,10 @@ COMPLAINTS: Final[Mapping[str, Callable[[StatusInputs], str] | None]] = {
     "DriverMissing": None,
     "ModuleConflict": None,
     "RolloutStopped": lambda inputs: (
-        "" if _toolkit_refused_by_canary(inputs) else stopped_message(inputs)
+        # A toolkit image that the first canary refused has to be replaced, not the version.
+        ""
+        if inputs.rollout.phase is Phase.FIRST_STOPPED and _toolkit_refused_message(inputs)
+        else stopped_message(inputs)
     ),
     "BuildFailed": lambda inputs: (
         refused_builds_message(inputs.builds, inputs.decisions) if inputs.builds else ""

@@ -147,7 +147,7 @@ def test_the_verdict_is_one_sentence(needs: str, sentence: str) -> None:
 def failing() -> Model:
     """Two Drivers, one of which fails on a node for a long reason."""
     made = ready()
-    made.apply_driver("net-with-a-long-name", modules=[{"name": "net"}])
+    made.apply_driver("net-with-a-long-name", modules=[{"name": "net"}], rollout={"canary": 0})
     made.settle()
     made.report_all(driver="net-with-a-long-name")
     made.settle()

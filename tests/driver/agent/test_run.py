@@ -322,10 +322,12 @@ class Script:
     def __call__(
         self, modules: Iterable[str], inputs: Iterable[Path], often: Iterable[Path], **_: Any
     ) -> Script:
-        self.follow(modules, inputs, often)
+        self.set_targets(modules, inputs, often)
         return self
 
-    def follow(self, modules: Iterable[str], inputs: Iterable[Path], often: Iterable[Path]) -> None:
+    def set_targets(
+        self, modules: Iterable[str], inputs: Iterable[Path], often: Iterable[Path]
+    ) -> None:
         self.modules, self.inputs, self.often = tuple(modules), tuple(inputs), tuple(often)
 
     def __enter__(self) -> Script:
@@ -334,10 +336,10 @@ class Script:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def drain(self) -> None:
+    def discard_events(self) -> None:
         pass
 
-    def wait(self, timeout: float | None, *, calm: float, ready: Path | None) -> Reason:
+    def wait_for_reason(self, timeout: float | None, *, calm: float, ready: Path | None) -> Reason:
         self.patience.append(timeout)
         self.ready.append(ready)
         self.calm.append(calm)

@@ -100,7 +100,7 @@ def test_an_expression_is_searched_for_once_and_a_slow_moment_passes(
             raise SystemRefused("the regular expression did not finish within 5 s")
         return (True,)
 
-    monkeypatch.setattr(variants, "search", search)
+    monkeypatch.setattr(variants, "search_texts", search)
     build = Build(variants=(Variant(Kernels(kernel="once"), directory="a"),))
 
     with pytest.raises(
