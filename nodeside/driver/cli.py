@@ -383,7 +383,7 @@ def finish(config: Config, outcome_file: Path | None, dry_run: bool, output: str
     from nodeside.driver.commands import job
 
     if dry_run:
-        _print_outcome(job.would_finish(config), output)
+        _print_outcome(job.preview_finish(config), output)
         return
     with job.record_outcome(outcome_file, job.ordered_kernel(config)) as outcomes:
         outcome, result = job.finish_build(config)

@@ -291,7 +291,7 @@ def answer_request(
     except Withdrawn:
         raise
     except NodesideError as error:
-        return refusal_result(request.id, request.boot_id, _as_failure(error))
+        return refusal_result(request.id, request.boot_id, _as_build_error(error))
 
 
 def _choose_jobs(root: Path, begun: int) -> int:
@@ -342,7 +342,7 @@ def _run_to_result(build: BuildRun) -> BuildResult:
         build.log.say(str(exc))
         raise
     except NodesideError as error:
-        failed = _as_failure(error)
+        failed = _as_build_error(error)
     except Exception as exc:
         log.warning("a bug in nodeside", traceback=traceback.format_exc())
         failed = _internal_error(exc)
@@ -387,7 +387,7 @@ def refusal_result(id: str, boot_id: str, failed: BuildFailed) -> BuildResult:
     )
 
 
-def _as_failure(error: NodesideError) -> BuildFailed:
+def _as_build_error(error: NodesideError) -> BuildFailed:
     if isinstance(error, BuildFailed):
         return error
     kind = FailureKind.DISK_FULL if isinstance(error, NoSpace) else FailureKind.INTERNAL

@@ -47,10 +47,10 @@ def default_directory() -> Path:
         return Path(directory).absolute()
     if base := os.environ.get("XDG_CACHE_HOME"):
         return Path(base).absolute() / "nodeside" / "trial"
-    return _ROOTS if refusal_of_home() else _home_cache()
+    return _ROOTS if home_refusal_message() else _home_cache()
 
 
-def refusal_of_home() -> str:
+def home_refusal_message() -> str:
     """Return why root does not use the cache at home, "" if it may.
 
     In a container of a CI job, HOME may be another user's.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from nodeside.system.owned_directory import require_trusted
-from nodeside.trial.cache import default_directory, refusal_of_home
+from nodeside.trial.cache import default_directory, home_refusal_message
 from nodeside.trial.debian.archive import proxy_environment
 from nodeside.trial.errors import TrialError
 from nodeside.trial.progress import Progress
@@ -27,7 +27,7 @@ def become_root() -> None:
         hint = "name a directory of root, or one such as /tmp: TMPDIR"
         require_trusted(Path(tempfile.gettempdir()), "the directory of temporary files", hint)
         named = os.environ.get("NODESIDE_TRIAL_CACHE") or os.environ.get("XDG_CACHE_HOME")
-        if not named and (why := refusal_of_home()):
+        if not named and (why := home_refusal_message()):
             Progress().print_step(f"{why}; using {default_directory()}")
         return
     sudo = shutil.which("sudo")

@@ -50,7 +50,7 @@ class Announcer:
 
     Exit flushes for up to `grace` seconds. `report_state` and `flush` may be called from any one
     thread. The background thread starts with the first state and blocks all signals: SIGIO of a
-    `Notice`, SIGTERM and others are delivered to other threads.
+    `DirectoryWatch`, SIGTERM and others are delivered to other threads.
     """
 
     def __init__(

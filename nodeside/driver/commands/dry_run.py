@@ -85,7 +85,7 @@ def _preview_climb(task: Task, known: plan.Observed) -> tuple[list[str], tuple[p
             case plan.TryRung(rung):
                 finding = _peek_at_rung(task, rung)
                 if finding is None:
-                    failed = rungs.earlier_failure(task) if rung is Rung.BUILT else None
+                    failed = rungs.find_earlier_error(task) if rung is Rung.BUILT else None
                     if failed is not None:
                         message = str(failed).partition("\n")[0]
                         hint = f" ({failed.hint})" if failed.hint else ""

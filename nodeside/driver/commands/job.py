@@ -112,8 +112,8 @@ def finish_build(config: Config) -> tuple[CommandOutput, BuildOutcome]:
     return CommandOutput(as_document(outcome), rows), outcome
 
 
-def would_finish(config: Config) -> CommandOutput:
-    """Return what `finish` would do, in words."""
+def preview_finish(config: Config) -> CommandOutput:
+    """Return what `finish_build` would do, in words."""
     task, ordered = _read_order(config)
     if not ordered.request:
         return dry_run_outcome(task, "do nothing: the store has it")

@@ -160,9 +160,9 @@ class FirmwareDirectory:
         return tuple(digests)
 
     def follow_search_path(self, directory: Path, driver: str) -> bool:
-        """Install the files again if the search path is another one than when they were.
+        """Install the files again if the search path has changed since they were installed.
 
-        Returns whether it was. Raises what `install` raises.
+        Returns whether it had changed. Raises what `install_files` raises.
         """
         current = self._current_path()
         if current is None:

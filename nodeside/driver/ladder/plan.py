@@ -1,10 +1,10 @@
 """The ladder as a pure decision: from the desired driver and the observations to the next action.
 
-`climb` is called again after every look and every build. Each time it returns the next action and,
-for every rung from the cheapest to the most expensive, whether the rung served and why not. It has
-no side effects, so `--dry-run` and `nodeside driver plan` cost nothing. `decide_replacement`
-decides, also purely, what to do about modules that are in the kernel already. Policy is decided
-only here.
+`climb_ladder` is called again after every look and every build. Each time it returns the next
+action and, for every rung from the cheapest to the most expensive, whether the rung served and why
+not. It has no side effects, so `--dry-run` and `nodeside driver plan` cost nothing.
+`decide_replacement` decides, also purely, what to do about modules that are in the kernel already.
+Policy is decided only here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tries one rung of the ladder: cache, prebuilt sources, other kernels' bundles, a build.
 
-`plan.climb` decides which rung to try; `try_rung` tries it and describes the result. If it
+`plan.climb_ladder` decides which rung to try; `try_rung` tries it and describes the result. If it
 serves, a verified bundle is then in the node's cache. The steps after a build are in `assemble.py`,
 the comparison with another kernel's bundle in `compatible.py`.
 """
@@ -174,7 +174,7 @@ def build_bundle(task: Task, listener: Listener) -> plan.RungFinding:
     return plan.RungFinding(f"the toolkit built it with {compiler}", bundle)
 
 
-def earlier_failure(task: Task) -> NodesideError | None:
+def find_earlier_error(task: Task) -> NodesideError | None:
     """Return why an equal build failed for good in this boot, None if none did."""
     try:
         if task.config.shared is not None:
