@@ -204,7 +204,10 @@ class SharedDir:
 
     @contextmanager
     def hold_sidecar_lock(self) -> Iterator[bool]:
-        """Hold the sidecar's lock while the block runs; yield False if another sidecar has it."""
+        """Hold the sidecar's lock while the block runs; yield False if another sidecar has it.
+
+        Only tests and benchmarks use it: the supervisor takes the lock with less code imported.
+        """
         with open(self.lock, "a+b") as file:
             try:
                 fcntl.fcntl(file, fcntl.F_OFD_SETLK, _pack_flock(fcntl.F_WRLCK))

@@ -88,11 +88,11 @@ def init(
     SOURCE is a dkms tree, a directory with a Kbuild, a Makefile, a configure or a CMakeLists.txt,
     or the name of a Debian package such as vpoll-dkms. It is built once in the toolkit of a Debian
     kernel, as an ordinary user without network, to see what modules it has and what hardware they
-    are for. It is tried in each likely way, until one builds a module; --command, --directory, or
-    spec.build of a driver.yaml with --force say which. What nothing in it says is marked with
-    "guess". If it has several drivers and nothing speaks for one of them, nothing is written, and
-    the exit code is 2. If it does not compile, the files are written as far as it says what they
-    need, and the exit code is 10; if its dkms.conf excludes the kernel, it is 77.
+    are for. Each likely way to build it is tried until one builds a module; --command, --directory,
+    or spec.build of a driver.yaml with --force say which way. A value that the source does not tell
+    is marked with "guess". If it has several drivers and nothing speaks for one of them, nothing is
+    written, and the exit code is 2. If it does not compile, the files are written if it lists its
+    modules, and the exit code is 10; if its dkms.conf excludes the kernel, the exit code is 77.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     from nodeside.trial.privilege import become_root
