@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import settings
 
-from tests.tries import is_tried, tries
+from tests.tries import is_tried, sampled, tries
 
 pytestmark = pytest.mark.usefixtures("profile_kept")
 
@@ -36,3 +36,11 @@ def test_of_many_checks_of_one_kind_the_quick_profile_makes_each_tenth_and_other
 
     assert tried["quick"] == [10, 20, 30]
     assert tried["nodeside"] == tried["random"] == [*range(1, 31)]
+
+
+def test_of_sampled_cases_all_are_there_and_the_others_are_slow() -> None:
+    first, *others = sampled("abcde", 3)
+
+    assert (first, others[2]) == ("a", "d")
+    assert [others[at].values for at in (0, 1, 3)] == [("b",), ("c",), ("e",)]
+    assert [[mark.name for mark in others[at].marks] for at in (0, 1, 3)] == [["slow"]] * 3

@@ -9,8 +9,10 @@ A test tries a hundred in `make test`, unless it says how many by `tries`.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable
+from typing import Any, Final
 
+import pytest
 from hypothesis import settings
 
 _USUAL: Final = 100
@@ -32,4 +34,14 @@ def tries(count: int) -> int:
 
 def is_tried(number: int) -> bool:
     """Whether this one of many checks of one kind is made: all in `make test`, or each tenth."""
-    return number % max(1, _USUAL // settings().max_examples) == 0
+    profile = settings.default  # `settings()` would make another one, ten thousand times
+    assert profile is not None
+    return number % max(1, _USUAL // profile.max_examples) == 0
+
+
+def sampled(cases: Iterable[object], every: int) -> list[Any]:
+    """The cases of a test, one in so many of which `make unit` runs, from the first."""
+    return [
+        case if number % every == 0 else pytest.param(case, marks=pytest.mark.slow)
+        for number, case in enumerate(cases)
+    ]

@@ -143,6 +143,7 @@ def test_what_the_kubelet_asks_wrongly_is_refused_in_words(
         assert len(kubelet.call(resource="example.com/edu", allocate=[{"devices_ids": []}])) == 1
 
 
+@pytest.mark.slow
 def test_streams_that_are_abandoned_do_not_use_up_its_threads(
     host: Host, directory: Path, kubelet: PlayedKubelet
 ) -> None:
@@ -221,6 +222,7 @@ def test_what_reads_a_file_that_hangs_ends_with_the_agent(
             os.close(descriptor)
 
 
+@pytest.mark.slow
 def test_ten_thousand_shares_are_offered(
     host: Host, directory: Path, kubelet: PlayedKubelet
 ) -> None:

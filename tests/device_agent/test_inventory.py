@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
+import pytest
+
 from nodeside import log
 from nodeside.device_agent.inventory import ASK_AGAIN, GONE_FOR, MOST, MOST_MISSING, Inventory
 from nodeside.devices.discovery import FoundDevice, FoundDevices
@@ -115,6 +117,7 @@ def test_each_change_is_logged_once_with_its_reason() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_not_more_is_listed_than_fits_into_a_message() -> None:
     inventory = Inventory("example.com/edu", shares=64)
     inventory.update(found(*(FoundDevice(str(number)) for number in range(4096))), 0.0)

@@ -112,6 +112,7 @@ def test_a_directory_that_cannot_be_written_is_said_once(
     assert said.count("cannot save the ids of devices") == 1
 
 
+@pytest.mark.slow
 def test_of_too_many_those_that_were_seen_last_are_kept(tmp_path: Path) -> None:
     long = "x" * 200
     gone = [Path(f"/sys/devices/virtual/{long}/{n}") for n in range(4000)]

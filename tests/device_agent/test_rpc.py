@@ -95,6 +95,7 @@ def service(directory: Path) -> Iterator[Service]:
 # --- calls
 
 
+@pytest.mark.slow
 def test_an_answer_may_be_as_large_as_the_caller_says(service: Service) -> None:
     ids = [f"{number:0600}" for number in range(5_000)]  # 3 MiB there and back
     with pytest.raises(CallFailed, match=r"the message has \d+ bytes, more than 1048576"):

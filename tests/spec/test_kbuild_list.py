@@ -10,6 +10,7 @@ import pytest
 from nodeside.errors import SpecError
 from nodeside.spec.bare_source import bare_driver
 from nodeside.spec.kbuild_list import KbuildList, has_rules, read_kbuild_list
+from tests.tries import sampled
 
 
 def listed(directory: Path, text: str, name: str = "Kbuild") -> KbuildList:
@@ -78,6 +79,7 @@ def test_a_kbuild_whose_list_is_not_to_be_seen_computes_it(tmp_path: Path, text:
     assert listed(tmp_path, f"ifneq ($(KERNELRELEASE),)\n{text}endif\n", "Makefile").computed
 
 
+@pytest.mark.slow
 def test_a_makefile_of_conditions_is_read_in_a_moment(tmp_path: Path) -> None:
     """Each line of a list was judged by every open condition: 246 KiB took 39 s."""
     (tmp_path / "Makefile").write_text("ifdef KERNELRELEASE\n" * 9_000 + "obj-m+=a.o\n" * 18_000)
@@ -90,16 +92,19 @@ def test_a_makefile_of_conditions_is_read_in_a_moment(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [
-        "obj-$(",
-        "obj-m:=$(A)",
-        "include a ",
-        "include $(src)/",
-        "A=a\n",
-        "\\\n",
-        "obj-m := a/a/",
-        "a:",
-    ],
+    sampled(
+        [
+            "obj-$(",
+            "obj-m:=$(A)",
+            "include a ",
+            "include $(src)/",
+            "A=a\n",
+            "\\\n",
+            "obj-m := a/a/",
+            "a:",
+        ],
+        8,
+    ),
 )
 def test_a_long_makefile_is_read_in_a_moment(tmp_path: Path, line: str) -> None:
     text = line * ((1 << 18) // len(line))

@@ -86,7 +86,9 @@ def test_a_list_of_large_objects_is_read_in_smaller_pages(tmp_path: Path) -> Non
     ]
 
 
-@pytest.mark.parametrize(("letter", "mib"), [("\u6f22", 17), ("\U0001f600", 9)])
+@pytest.mark.parametrize(
+    ("letter", "mib"), [("\U0001f600", 9), pytest.param("\u6f22", 17, marks=pytest.mark.slow)]
+)
 def test_one_wide_character_makes_a_page_too_large_sooner(
     letter: str, mib: int, tmp_path: Path
 ) -> None:
@@ -98,6 +100,7 @@ def test_one_wide_character_makes_a_page_too_large_sooner(
     assert [asked.path.partition("=")[2] for asked in server.asked] == ["500", "62"]
 
 
+@pytest.mark.slow
 def test_a_single_object_is_read_whatever_its_text_takes(tmp_path: Path) -> None:
     """Else whoever can make one large object, as a kubelet its Node, keeps all others from us."""
     name = "a" * (9 << 20)

@@ -76,6 +76,7 @@ def test_of_more_pools_than_a_status_has_rows_the_last_row_counts_the_rest() -> 
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_largest_status_that_there_can_be_is_small_enough() -> None:
     status = fit_status(full(STATUS))
 

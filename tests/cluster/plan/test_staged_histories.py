@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.cluster.plan.histories import often
 from tests.cluster.plan.staged_histories import Staged, StagedWithJobs
 
 TestStaged = Staged.TestCase
 TestStaged.settings = often(12)
-TestStagedWithJobs = StagedWithJobs.TestCase
+TestStagedWithJobs = pytest.mark.slow(StagedWithJobs.TestCase)
 TestStagedWithJobs.settings = often(12)

@@ -491,6 +491,7 @@ def test_ten_thousand_devices_are_published(place: Place, kubelet: DraKubelet) -
         assert [each["device_name"] for each in answer["devices"]] == names
 
 
+@pytest.mark.slow
 def test_a_flood_of_claims_is_answered(place: Place, kubelet: DraKubelet) -> None:
     place.allocate(FIRST)
     with place.agent():

@@ -201,6 +201,7 @@ def test_a_node_that_was_made_anew_owns_its_slices() -> None:
     assert write.document["metadata"]["ownerReferences"][0]["uid"] == "another"
 
 
+@pytest.mark.slow
 def test_ten_thousand_devices_are_79_slices_and_more_than_the_most_are_cut() -> None:
     assert len(plan_writes(POOL, [], plain(*(f"d{number}" for number in range(10_000))))) == 79
     found = plan_writes(POOL, [], plain(*(f"d{number}" for number in range(MOST + 1))))

@@ -239,7 +239,7 @@ def test_a_bomb_is_given_up_at_the_limit(bundle: Bundle, tmp_path: Path) -> None
     bomb = tarfile.TarInfo("modules/bomb.ko")
     bomb.size = 1 << 40
     head = tar_of(bundle) + bomb.tobuf(tarfile.GNU_FORMAT)
-    packer = zlib.compressobj(9, wbits=31)
+    packer = zlib.compressobj(1, wbits=31)
     data = packer.compress(head) + b"".join(packer.compress(bytes(1 << 20)) for _ in range(64))
     assert len(data) < LIMIT
 
@@ -268,6 +268,7 @@ def test_a_manifest_of_any_size_is_not_read(tmp_path: Path) -> None:
     refused(data, tmp_path, "the manifest has more than 8 MiB")
 
 
+@pytest.mark.slow
 def test_too_many_entries_are_refused(bundle: Bundle, tmp_path: Path) -> None:
     entry = tar_entry("modules", kind=tarfile.DIRTYPE)
 

@@ -43,12 +43,12 @@ def test_dependencies_come_first_and_built_in_ones_are_there_already(kernel: Fak
 def test_a_chain_of_any_length_has_an_order(kernel: FakeKernel) -> None:
     tree = kernel.host.lib_modules(RELEASE)
     write(
-        tree / "modules.dep", "".join(f"m{n}.ko: m{n + 1}.ko\n" for n in range(5000)) + "m5000.ko:"
+        tree / "modules.dep", "".join(f"m{n}.ko: m{n + 1}.ko\n" for n in range(1500)) + "m1500.ko:"
     )
 
     order = read_tree(tree).load_order("m0")
 
-    assert order == tuple(f"m{n}" for n in reversed(range(5001)))
+    assert order == tuple(f"m{n}" for n in reversed(range(1501)))
 
 
 def test_compressed_modules_are_loaded_in_order(kernel: FakeKernel) -> None:

@@ -16,6 +16,7 @@ from nodeside.driver.node.command_line import parse_command_line
 from nodeside.driver.node.modprobe_d import parse_modprobe_config, read_modprobe_config
 from nodeside.system.host import Host
 from tests.driver.fakes.kernel import write
+from tests.tries import sampled
 
 CIS = """\
 # CIS 1.1.1.1
@@ -159,7 +160,9 @@ def test_a_host_with_large_files_fills_no_memory_and_is_told(tmp_path: Path) -> 
     assert len(config.unread) == 1
 
 
-@pytest.mark.parametrize("line", ["blacklist m{}", "options m{} a", "alias m{} b\\", "{}", "é{}"])
+@pytest.mark.parametrize(
+    "line", sampled(["blacklist m{}", "options m{} a", "alias m{} b\\", "{}", "é{}"], 5)
+)
 def test_a_host_with_many_short_lines_fills_no_memory(tmp_path: Path, line: str) -> None:
     lines = (line.format(number) for number in range(1 << 17))
     write(tmp_path / "etc/modprobe.d/many.conf", "\n".join(lines)[: MIB // 2])

@@ -335,7 +335,7 @@ def test_it_gets_its_own_environment_and_not_ours(
 
 def test_a_flood_of_output_is_cut(services: Services, caplog: pytest.LogCaptureFixture) -> None:
     flood = service(
-        "yes x | head -n 100000; printf '%0100000d\\n' 1; echo end; exec sleep 60", log="^end$"
+        "yes x | head -n 20000; printf '%0100000d\\n' 1; echo end; exec sleep 60", log="^end$"
     )
     caplog.set_level("INFO", "nodeside")
     services.bring_up(DRIVER, [flood])

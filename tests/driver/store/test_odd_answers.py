@@ -26,7 +26,7 @@ from tests.driver.fakes.odd_answers import (
     right_directory,
     right_registry,
 )
-from tests.tries import tries
+from tests.tries import sampled, tries
 
 SEED = 20261122
 COUNT = 60  # of mutated conversations for each kind of store; `make unit`: a tenth
@@ -70,7 +70,10 @@ def test_an_odd_answer_is_said_and_passed_over(
     assert "Traceback" not in caplog.text
 
 
-@pytest.mark.parametrize("name", sorted(n for n in CONVERSATIONS if "end" in n or "negative" in n))
+_ENDLESS = sorted(n for n in CONVERSATIONS if "end" in n or "negative" in n)
+
+
+@pytest.mark.parametrize("name", sampled(_ENDLESS, 4))
 def test_an_endless_answer_takes_no_memory(name: str, server: OddServer, into: Path) -> None:
     tracemalloc.start()
     try:
@@ -120,6 +123,7 @@ def test_whatever_a_store_says_ends_in_the_right_bundle_or_in_words(
         assert list(into.iterdir()) == [], name
 
 
+@pytest.mark.slow
 def test_a_hostile_bundle_is_the_right_one_or_refused(
     server: OddServer, bundle: Bundle, tmp_path: Path, into: Path
 ) -> None:

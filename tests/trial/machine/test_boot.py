@@ -82,6 +82,7 @@ def test_one_cpu_has_nobody_to_patch_what_it_runs(machine: Machine) -> None:
         boots(machine, STALE, "boots")
 
 
+@pytest.mark.slow
 def test_of_a_console_without_end_some_short_lines_are_reported(machine: Machine) -> None:
     text = f"BUG: unable to handle page fault for address: {'x' * 5000}"
     lines = [f"[    1.{n:06}] {text}" for n in range(3000)]

@@ -44,6 +44,7 @@ def test_free_space_costs_nothing(tree: Path, tmp_path: Path) -> None:
     assert status.st_blocks * 512 < 200 * MIB
 
 
+@pytest.mark.slow
 def test_many_small_files_fit(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     for number in range(3000):

@@ -39,6 +39,7 @@ def test_a_value_of_any_length_is_soon_known_to_be_no_placeholder() -> None:
     assert not is_placeholder("VERSION_" * 130_000 + "!")
 
 
+@pytest.mark.slow
 def test_a_driver_yaml_with_many_empty_lines_is_read(tmp_path: Path) -> None:
     (tmp_path / "driver.yaml").write_text("spec:\n  version: '2'\n" + "\n" * 250_000)
 
