@@ -212,9 +212,11 @@ def import_module(module: Path, image: str) -> None:
     from cluster.cli.kmm_module import convert_module
 
     try:
-        text = module.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {module}: {error}") from error
+        text = module.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot read {module}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{module} is not UTF-8", hint="save it as UTF-8 text") from error
     click.echo(convert_module(text, str(module), image), nl=False)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cluster.cli.document_keys import DocumentPart
+from cluster.model.names import NAMESPACE
 from nodeside.spec.yamltext import write_yaml
 
 _TEMPLATE = re.compile(r"\{[{%#]")  # what begins an expression, a block or a comment of a template
@@ -94,7 +95,7 @@ def stage_config_map(workload: Workload, spec: DocumentPart, name: str) -> dict[
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": name, "namespace": "nodeside"},
+        "metadata": {"name": name, "namespace": NAMESPACE},
         "data": {"daemonset.yaml": _escape_template(write_yaml(daemonset))},
     }
 

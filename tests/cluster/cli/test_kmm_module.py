@@ -18,6 +18,7 @@ from cluster.render.templates import render_to_documents
 from nodeside.errors import ExitCode, SpecError
 from nodeside.spec.document import read_text
 from tests import yaml_in_c as yaml
+from tests.console import nodeside_cluster
 
 Place = tuple[Any, ...]
 
@@ -424,3 +425,20 @@ def test_the_command_prints_it(tmp_path: Path) -> None:
     refused = run(file)
     assert refused.returncode == ExitCode.SPEC
     assert f"{EXPECTED}, got Pod" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [(None, "cannot read {}: No such file or directory"), (b"\xff\xfeM\x00", "{} is not UTF-8")],
+)
+def test_a_file_that_cannot_be_read_is_named(
+    tmp_path: Path, data: bytes | None, error: str
+) -> None:
+    path = tmp_path / "module.yaml"
+    if data is not None:
+        path.write_bytes(data)
+
+    done = nodeside_cluster("import", str(path), "--image", IMAGE)
+
+    assert done.code == 2
+    assert f"error: {error.format(path)}\n" in done.errors
