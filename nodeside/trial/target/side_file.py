@@ -70,10 +70,9 @@ def read_side_file(path: Path) -> TrialAdditions:
     values = {} if document.data is None else document.data
     mistakes = (*document.mistakes, *_find_mistakes(values))
     if mistakes:
-        raise SpecError(
-            str(mistakes_error(document, mistakes)),
-            hint="devices is a list of QEMU devices, commands a list of argvs",
-        )
+        error = mistakes_error(document, mistakes)
+        error.hint = "devices is a list of QEMU devices, commands a list of argvs"
+        raise error
     assert isinstance(values, Mapping)
     return TrialAdditions(
         devices=tuple(values.get("devices", ())),

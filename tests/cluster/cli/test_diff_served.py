@@ -76,8 +76,9 @@ def test_a_new_driver_is_said_and_not_made(scene: Scene, api: Api) -> None:
 
     assert done.code == 1
     assert (only(done)["presence"], only(done)["admission"]["refused"]) == ("new", "")
-    [group] = only(done)["nodes"]
-    assert group["nodes"] == list(NODES)
+    canary, others = only(done)["nodes"]
+    assert (canary["when"], others["when"]) == ("canary", "next")
+    assert sorted([*canary["nodes"], *others["nodes"]]) == sorted(NODES)
     with pytest.raises(NotFound):
         api.get(DRIVERS, NAME)
 

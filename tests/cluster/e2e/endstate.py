@@ -1,5 +1,7 @@
 """What a rollout ends in, in words that do not differ from one to the next: no hash, no time.
 
+Earlier revisions, which stay for `nodeside-cluster undo`, are left out.
+
 Two that went well have equal end states, whatever befell the controller on the way.
 """
 
@@ -30,7 +32,6 @@ def end_state(scene: Scene, version: str, name: str = "edu") -> dict[str, Any]:
         "daemonsets": [item["metadata"]["name"] for item in daemonsets],
         "pods": sorted(_pod(item) for item in scene.items(PODS)),
         "revisions": [r["name"] for r in revisions if r["labels"][REVISION_LABEL] in in_use],
-        "kept revisions": len(revisions),
         "reports": sorted(
             (item["metadata"]["name"], *(item.get("status", {}).get(key) for key in _SAID))
             for item in scene.items(NODE_DRIVERS)
