@@ -16,7 +16,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
-import shutil
 import signal
 import sys
 import time
@@ -32,6 +31,7 @@ from hypothesis import settings
 from hypothesis.configuration import set_hypothesis_home_dir
 from xdist.remote import Producer
 
+from nodeside.system import process
 from nodeside.trial.cache import default_directory
 from tests.costs.cold import as_table, built_since
 from tests.costs.memory import Watch
@@ -88,7 +88,7 @@ _WHERE = {
 _MMAP_THRESHOLD = -3  # malloc.h
 _LARGE = 4 << 20  # bytes
 
-_GARBAGE = 10_000  # new objects after which Python looks for garbage: tests are short-lived
+_GARBAGE = 50_000  # new objects after which Python looks for garbage: tests are short-lived
 
 _SLOW = 1.0  # seconds of a processor: a unit test that uses more is to be marked
 
@@ -123,7 +123,7 @@ class Tiers:
         self.processor: Counter[str] = Counter()  # seconds of a processor, by unmarked unit test
         self.costs = Costs(time.time())
         self.last = _last_costs(config)
-        self._meter = Meter()
+        self._meter = Meter(by_kind=required)
         self._memory = Watch()
         if required and not hasattr(config, "workerinput"):
             self._memory.begin()
@@ -229,7 +229,8 @@ class Tiers:
         if exitstatus == pytest.ExitCode.OK and self.missing:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if exitstatus == pytest.ExitCode.OK and self.in_memory:
-            shutil.rmtree(self.config._tmp_path_factory.getbasetemp(), ignore_errors=True)  # type: ignore[attr-defined]
+            made = self.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+            process.run(["rm", "-rf", made], timeout=600, check=False)  # quicker than Python
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         terminalreporter.section("what ran where")

@@ -86,6 +86,18 @@ def test_the_kernel_says_what_a_program_used_that_this_process_started() -> None
     assert sum(meter.take().values()) < 0.25  # once only
 
 
+@pytest.mark.slow
+def test_where_kinds_are_not_asked_for_no_program_has_one() -> None:
+    meter = Meter(by_kind=False)
+    busy = "import time\nwhile time.process_time() < 0.3: pass"
+
+    subprocess.run([sys.executable, "-c", busy], check=True)
+
+    used = meter.take()
+    assert used[UNKNOWN] >= 0.25
+    assert set(used) == {PYTHON, UNKNOWN}
+
+
 class _Full:
     """Messages that the socket could not hold."""
 

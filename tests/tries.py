@@ -40,8 +40,13 @@ def is_tried(number: int) -> bool:
 
 
 def sampled(cases: Iterable[object], every: int) -> list[Any]:
-    """The cases of a test, one in so many of which `make unit` runs, from the first."""
+    """The cases of a test, one in so many of which `make unit` runs, from the first.
+
+    A case of several arguments is a tuple.
+    """
     return [
-        case if number % every == 0 else pytest.param(case, marks=pytest.mark.slow)
+        case
+        if number % every == 0
+        else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow)
         for number, case in enumerate(cases)
     ]

@@ -187,13 +187,18 @@ def descendants(root: int, exits: Sequence[Exit], parent_of: ParentOf = read_par
 
 
 class Meter:
-    """What this process and its descendants used, by kind. Without root: `python` and `unknown`."""
+    """What this process and its descendants used, by kind.
 
-    def __init__(self, exits: Exits | None = None) -> None:
+    Without root, or if the kind is not asked for: `python` and `unknown`. To hear of every process
+    of the machine takes time.
+    """
+
+    def __init__(self, exits: Exits | None = None, *, by_kind: bool = True) -> None:
         self._own, self._children = _own(), _children()
         self._exits = exits
-        with suppress(OSError):
-            self._exits = exits or Taskstats()
+        if by_kind and exits is None:
+            with suppress(OSError):
+                self._exits = Taskstats()
 
     def take(self) -> dict[str, float]:
         """Seconds of a processor since the last call. A program counts when it has ended."""

@@ -10,12 +10,13 @@ import pytest
 
 import nodeside.device_agent
 from nodeside.device_agent import messages
+from tests.tries import sampled
 
 API = Path(nodeside.device_agent.__file__).with_name("api")
 
 
 @pytest.mark.parametrize(
-    "name", ["deviceplugin", "podresources", "dra", "drahealth", "pluginregistration"]
+    "name", sampled(["deviceplugin", "podresources", "dra", "drahealth", "pluginregistration"], 5)
 )
 def test_the_descriptors_are_those_of_the_proto_file(name: str, tmp_path: Path) -> None:
     made = tmp_path / f"{name}.binpb"

@@ -351,7 +351,7 @@ def test_large_requests_wait_for_each_other(
         {"grpc-timeout": "soon"},
         {"odd-bin": "%%%"},
         {"grpc-encoding": "gzip"},
-        {"long": "x" * 60_000},
+        pytest.param({"long": "x" * 60_000}, marks=pytest.mark.slow),
     ],
 )
 def test_odd_headers_harm_nobody(service: Service, peers: Peers, headers: dict[str, str]) -> None:

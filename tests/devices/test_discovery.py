@@ -134,6 +134,7 @@ def test_a_text_that_an_expression_does_not_end_with_costs_its_own_device_only(
     assert second.startswith("state cannot be judged: the regular expression did not finish")
 
 
+@pytest.mark.slow
 def test_when_others_took_all_the_time_a_text_is_not_judged(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from nodeside.protocol.ready_file import read_ready
 from tests.console import nodeside
 from tests.driver.fakes.kernel import Refusal
 from tests.driver.fakes.node import BOOT_ID, FakeNode, module_bytes
+from tests.tries import sampled
 
 VERBS = sorted(name for name, command in driver.commands.items() if not command.hidden)
 STEPS = sorted(set(VERBS) - {"wait"})  # which knows no driver.yaml, changes and prints nothing
@@ -304,7 +305,21 @@ def test_status_of_an_older_version_is_not_ready(node: FakeNode) -> None:
 
 @pytest.mark.parametrize(
     "verb",
-    ["plan", "fetch", "build", "load", "validate", "unload", "publish", "run", "status", "doctor"],
+    sampled(
+        [
+            "plan",
+            "fetch",
+            "build",
+            "load",
+            "validate",
+            "unload",
+            "publish",
+            "run",
+            "status",
+            "doctor",
+        ],
+        4,
+    ),
 )
 @pytest.mark.parametrize("damaged", [False, True])
 def test_looking_changes_no_file(

@@ -16,7 +16,7 @@ from nodeside.toolkit_sidecar.buildlog import BuildLog
 from nodeside.toolkit_sidecar.confinement import BuildWatch
 from nodeside.toolkit_sidecar.dkms_conf import Values, evaluate_conf, parse_dump
 from nodeside.toolkit_sidecar.failure import BuildFailed
-from tests.tries import tries
+from tests.tries import sampled, tries
 
 SHELL = {
     "kernelver": "6.1.0-9-cloud-amd64",
@@ -110,7 +110,9 @@ def test_what_it_prints_goes_to_the_log_and_not_into_the_values(tmp_path: Path) 
     assert (tmp_path / "build.log").read_text() == "PACKAGE_NAME=evil\nwarning\n"
 
 
-@pytest.mark.parametrize("ending", ["exit 0", "exit 3", "exec true", "set -e\nfalse", "kill -9 $$"])
+@pytest.mark.parametrize(
+    "ending", sampled(["exit 0", "exit 3", "exec true", "set -e\nfalse", "kill -9 $$"], 5)
+)
 def test_a_file_that_ends_its_shell_has_no_values(tmp_path: Path, ending: str) -> None:
     with pytest.raises(BuildFailed, match=r"dkms.conf ended the shell that read it") as caught:
         read(f"{NAMED}{ending}\n", tmp_path)
@@ -206,6 +208,7 @@ _HOSTILE = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=tries(60))
 @given(_HOSTILE)
 def test_no_file_does_more_than_fail(pieces: list[str]) -> None:

@@ -239,6 +239,7 @@ def test_a_worker_that_builds_could_open_begins_none(
     assert (toolkit.shared.read_result(request.id, BOOT_ID) is not None) == closed
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small file system")
 def test_a_build_that_fills_the_disk_is_answered_as_such(tmp_path: Path) -> None:
     small = tmp_path / "small"

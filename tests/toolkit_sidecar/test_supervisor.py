@@ -15,6 +15,7 @@ from nodeside.system import process
 from nodeside.toolkit_sidecar import supervisor
 from nodeside.toolkit_sidecar.supervisor import SURVIVED, Life, Supervisor
 from tests.toolkit_sidecar.faketoolkit import BOOT_ID, KERNEL, LONG, FakeToolkit, until
+from tests.tries import sampled
 
 # What runs in a finaliser is where Python cannot pass an exception on.
 _LOST = """\
@@ -120,12 +121,15 @@ def test_a_request_that_comes_after_the_fork_is_left_to_a_worker_that_builds_can
 
 @pytest.mark.parametrize(
     "plant",
-    [
-        lambda path: path.mkdir(),
-        lambda path: path.symlink_to("/dev/zero"),
-        os.mkfifo,
-        lambda path: path.touch(mode=0),
-    ],
+    sampled(
+        [
+            lambda path: path.mkdir(),
+            lambda path: path.symlink_to("/dev/zero"),
+            os.mkfifo,
+            lambda path: path.touch(mode=0),
+        ],
+        4,
+    ),
 )
 def test_what_a_build_plants_in_the_place_of_the_lock_keeps_no_sidecar_away(
     toolkit: FakeToolkit, plant: Callable[[Path], None]

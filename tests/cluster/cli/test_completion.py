@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.controlplane.controlplane import ControlPlane
+from tests.tries import sampled
 
 _COMPLETE = "from cluster.cli.main import complete; complete()"
 
@@ -19,7 +20,7 @@ def completed(*words: str) -> list[str]:
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize("shell", sampled(["bash", "zsh", "fish"], 3))
 def test_each_shell_gets_a_script(shell: str) -> None:
     argv = [sys.executable, "-m", "cluster", "completion", shell]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)

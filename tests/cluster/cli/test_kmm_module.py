@@ -19,6 +19,7 @@ from nodeside.errors import ExitCode, SpecError
 from nodeside.spec.document import read_text
 from tests import yaml_in_c as yaml
 from tests.console import nodeside_cluster
+from tests.tries import sampled
 
 Place = tuple[Any, ...]
 
@@ -235,69 +236,69 @@ def test_a_whole_module_becomes_a_valid_driver() -> None:
     assert [stage.manifests for stage in spec.stages] == ["my-kmod-device-plugin"]
 
 
-@pytest.mark.parametrize(
-    "comment",
-    [
-        (
-            "spec.imageRepoSecret: copy pull-secret to nodeside's namespace, then "
-            "nodeside-cluster install --pull-secret pull-secret"
-        ),
-        (
-            'metadata.namespace ("hardware"): a Driver has none; its pods, and what they name, are '
-            "in nodeside's namespace"
-        ),
-        "metadata.managedFields: written by the API server, nothing to do",
-        "status: what KMM observed, nothing to do",
-        (
-            "spec.imageRebuildTriggerGeneration (4): nothing to do: a missing build is made again "
-            "by itself; `nodeside-cluster rebuild NAME` builds anew, and so does a new `version`"
-        ),
-        (
-            f'{CONTAINER}.modprobe.dirName ("/opt"): nothing to do: modules are found by their '
-            "names, wherever the build puts them"
-        ),
-        (
-            f'{CONTAINER}.modprobe.args ({{"load": ["--first-time"], "unload": ["--wait=5000"]}}): '
-            "nodeside loads modules without modprobe, so it has no options: values for the module "
-            "belong into modules[].parameters"
-        ),
-        (
-            f"{CONTAINER}.kernelMappings[1].registryTLS "
-            '({"insecure": true, "insecureSkipTLSVerify": true}): '
-            "images are pulled by the nodes' container runtime, which has settings of its own"
-        ),
-        (
-            f'{CONTAINER}.kernelMappings[1].build.selector ({{"build": "here"}}): no counterpart: '
-            "nodes build for themselves, and a Job runs on any node of the architecture"
-        ),
-        (
-            f"{CONTAINER}.kernelMappings[1].sign.filesToSign "
-            '(["/opt/lib/modules/${KERNEL_FULL_VERSION}/my-kmod.ko"]): nothing to do: every module '
-            "of `modules` is signed"
-        ),
-        "6.0.15-300.fc37.x86_64: built as every kernel is",
-        (
-            "every kernel: do here what the Dockerfile in ConfigMap every-dockerfile does between "
-            "FROM and `make`"
-        ),
-        (
-            "^.+$: do here what the Dockerfile in ConfigMap my-kmod-dockerfile does between FROM "
-            "and `make`"
-        ),
-        "build argument FLAVOUR=lab: build.makeArguments or build.environment",
-        "Secret licence at build time: no counterpart",
-        "my-kmod: a loaded module of that name is replaced anyway",
-        "not registry.example.com/org/my-kmod:${KERNEL_FULL_VERSION}: that has modules only",
-        (
-            "make one Secret my-kmod-signing in nodeside's namespace of the Secrets every-key "
-            "(key) and every-cert (cert)"
-        ),
-        (
-            "make one Secret my-kmod-signing in nodeside's namespace of the Secrets key-secret "
-            "(key) and cert-secret (cert)"
-        ),
-    ],
-)
+_COMMENTS = [
+    (
+        "spec.imageRepoSecret: copy pull-secret to nodeside's namespace, then "
+        "nodeside-cluster install --pull-secret pull-secret"
+    ),
+    (
+        'metadata.namespace ("hardware"): a Driver has none; its pods, and what they name, are '
+        "in nodeside's namespace"
+    ),
+    "metadata.managedFields: written by the API server, nothing to do",
+    "status: what KMM observed, nothing to do",
+    (
+        "spec.imageRebuildTriggerGeneration (4): nothing to do: a missing build is made again "
+        "by itself; `nodeside-cluster rebuild NAME` builds anew, and so does a new `version`"
+    ),
+    (
+        f'{CONTAINER}.modprobe.dirName ("/opt"): nothing to do: modules are found by their '
+        "names, wherever the build puts them"
+    ),
+    (
+        f'{CONTAINER}.modprobe.args ({{"load": ["--first-time"], "unload": ["--wait=5000"]}}): '
+        "nodeside loads modules without modprobe, so it has no options: values for the module "
+        "belong into modules[].parameters"
+    ),
+    (
+        f"{CONTAINER}.kernelMappings[1].registryTLS "
+        '({"insecure": true, "insecureSkipTLSVerify": true}): '
+        "images are pulled by the nodes' container runtime, which has settings of its own"
+    ),
+    (
+        f'{CONTAINER}.kernelMappings[1].build.selector ({{"build": "here"}}): no counterpart: '
+        "nodes build for themselves, and a Job runs on any node of the architecture"
+    ),
+    (
+        f"{CONTAINER}.kernelMappings[1].sign.filesToSign "
+        '(["/opt/lib/modules/${KERNEL_FULL_VERSION}/my-kmod.ko"]): nothing to do: every module '
+        "of `modules` is signed"
+    ),
+    "6.0.15-300.fc37.x86_64: built as every kernel is",
+    (
+        "every kernel: do here what the Dockerfile in ConfigMap every-dockerfile does between "
+        "FROM and `make`"
+    ),
+    (
+        "^.+$: do here what the Dockerfile in ConfigMap my-kmod-dockerfile does between FROM "
+        "and `make`"
+    ),
+    "build argument FLAVOUR=lab: build.makeArguments or build.environment",
+    "Secret licence at build time: no counterpart",
+    "my-kmod: a loaded module of that name is replaced anyway",
+    "not registry.example.com/org/my-kmod:${KERNEL_FULL_VERSION}: that has modules only",
+    (
+        "make one Secret my-kmod-signing in nodeside's namespace of the Secrets every-key "
+        "(key) and every-cert (cert)"
+    ),
+    (
+        "make one Secret my-kmod-signing in nodeside's namespace of the Secrets key-secret "
+        "(key) and cert-secret (cert)"
+    ),
+]
+
+
+@pytest.mark.parametrize("comment", sampled(_COMMENTS, 5))
 def test_what_has_no_counterpart_is_a_comment(comment: str) -> None:
     assert f"# {comment}\n" in convert_module(WHOLE, "module.yaml", IMAGE)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cluster.driver.deadlines import NODE_DOWN
 from cluster.model.names import before_label
 from nodeside.protocol.labels import assigned_label
@@ -87,6 +89,7 @@ def test_rollout_continues_when_budget_exceeds_down_nodes() -> None:
     assert newest(model) == ["n000"]
 
 
+@pytest.mark.slow
 def test_one_percent_dead_nodes_do_not_block_rollout() -> None:
     model = rolling(300)
     go_down(model, 1, 2, 3)

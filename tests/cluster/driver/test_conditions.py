@@ -12,6 +12,7 @@ from cluster.install.crds import driver_crd
 from nodeside.protocol.node_status import State
 from tests.cluster.fakes.model import Model
 from tests.cluster.fakes.stagedriver import up, with_stages
+from tests.tries import sampled
 
 SCHEMA = driver_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
 
@@ -69,16 +70,19 @@ def test_the_crd_knows_every_field_of_every_status(model: Model) -> None:
 
 @pytest.mark.parametrize(
     ("at", "reason", "ready", "degraded", "progressing"),
-    [
-        (0, "NoNodes", "False", "False", "Blocked"),
-        (1, "Canary", "False", "False", "Canary"),
-        (2, "NodesFailed", "False", "True", "Blocked"),
-        (3, "RolloutPaused", "False", "False", "RolloutPaused"),
-        (4, "InvalidSpec", "False", "True", "InvalidSpec"),
-        (5, "ToolkitMissing", "False", "True", "Blocked"),
-        (6, "StageInvalid", "True", "True", "Complete"),
-        (7, "RolloutStopped", "False", "True", "RolloutStopped"),
-    ],
+    sampled(
+        [
+            (0, "NoNodes", "False", "False", "Blocked"),
+            (1, "Canary", "False", "False", "Canary"),
+            (2, "NodesFailed", "False", "True", "Blocked"),
+            (3, "RolloutPaused", "False", "False", "RolloutPaused"),
+            (4, "InvalidSpec", "False", "True", "InvalidSpec"),
+            (5, "ToolkitMissing", "False", "True", "Blocked"),
+            (6, "StageInvalid", "True", "True", "Complete"),
+            (7, "RolloutStopped", "False", "True", "RolloutStopped"),
+        ],
+        3,
+    ),
 )
 def test_one_word_says_what_is_the_matter(
     at: int, reason: str, ready: str, degraded: str, progressing: str

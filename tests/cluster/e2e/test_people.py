@@ -311,7 +311,7 @@ def test_who_may_view_the_cluster_reads_the_status_and_with_one_role_more_why(
     for command in (("explain", "edu"), ("explain", "edu", "n1"), ("resolve", OLD[1])):
         refused = jane.cli(*command)
         assert refused.exit_code == ExitCode.CLUSTER
-        assert f"`explain` and `resolve` also {EXPLAIN}\n" in refused.errors
+        assert f"`explain`, `diff` and `resolve` also {EXPLAIN}\n" in refused.errors
 
     jane.bind(EXPLAIN)
     jane.until_allowed("list", "nodes")

@@ -12,6 +12,7 @@ from nodeside.protocol.node_status import State
 from tests.cluster.fakes.drains import DRAINING, EVICT, UNDRAINED, cordoned, held, is_over, step
 from tests.cluster.fakes.stage_ends import STUCK, changing, play, play_slowly, rounds
 from tests.cluster.fakes.stagedriver import CLOSED, TWO, objects, pods, up, with_stages
+from tests.tries import sampled
 
 
 def test_a_node_that_waits_for_its_stages_says_so() -> None:
@@ -62,7 +63,7 @@ def test_a_cordoned_node_whose_stage_pod_never_ends_is_let_go_in_time_and_named(
     assert model.plan(1061.0).actions == (), "and there it stays"
 
 
-@pytest.mark.parametrize("evict", [None, EVICT], ids=["no eviction", "eviction"])
+@pytest.mark.parametrize("evict", sampled([None, EVICT], 2), ids=["no eviction", "eviction"])
 def test_a_node_that_was_given_up_changes_when_the_pod_is_gone(evict: Any) -> None:
     model = changing(rollout={"evict": evict} if evict else {})
     rounds(model, 1000.0)
@@ -77,7 +78,7 @@ def test_a_node_that_was_given_up_changes_when_the_pod_is_gone(evict: Any) -> No
     assert model.condition("Degraded")["status"] == "False"
 
 
-@pytest.mark.parametrize("evict", [None, EVICT], ids=["no eviction", "eviction"])
+@pytest.mark.parametrize("evict", sampled([None, EVICT], 2), ids=["no eviction", "eviction"])
 def test_a_node_that_was_given_up_keeps_its_next_turn_while_its_pods_end(evict: Any) -> None:
     model = changing(rollout={"evict": evict} if evict else {})
     rounds(model, 1000.0)
@@ -160,6 +161,7 @@ def test_where_evictions_end_only_the_stages_hold_a_node_and_have_all_their_time
     assert UNDRAINED in model.nodes["n0"].labels
 
 
+@pytest.mark.slow
 def test_a_node_that_was_given_up_is_given_up_again_if_a_pod_does_not_end_again() -> None:
     model = changing()
     rounds(model, 1000.0)
@@ -219,6 +221,7 @@ def test_who_waits_for_ever_for_consumers_waits_for_ever_for_stages() -> None:
     assert model.plan(9e9).requeue_after is None
 
 
+@pytest.mark.slow
 def test_a_broken_driver_is_corrected_as_soon_as_the_pod_is_gone_however_long_it_takes() -> None:
     model = changing()
     rounds(model, 1000.0)

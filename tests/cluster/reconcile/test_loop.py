@@ -199,6 +199,7 @@ def test_lane_in_backoff_stays_failed_after_a_long_round() -> None:
     assert [say.reason for say in planned if not say.of_status] == ["Forbidden"]
 
 
+@pytest.mark.slow
 def test_a_status_that_cannot_be_written_is_told_once_in_an_event() -> None:
     made = model("good")
     executor = FakeApplier(made)

@@ -34,6 +34,7 @@ from tests.device_agent.dra.played_kubelet import DraKubelet, dra_kubelet_proces
 from tests.device_agent.node import say_ready
 from tests.device_agent.played_kubelet import LONG, PlayedKubelet
 from tests.driver.fakes.apiserver import Fault, make_certificates
+from tests.tries import sampled
 
 CLAIMED = {**EDU, "expose": "dra"}
 FIRST, SECOND, THIRD, MISSING = (
@@ -234,15 +235,18 @@ def test_a_device_that_comes_is_published(place: Place, kubelet: DraKubelet) -> 
 
 @pytest.mark.parametrize(
     ("name", "uid", "words"),
-    [
-        ("gone", UID, '"gone" not found'),
-        ("one", OTHER_UID, "is another one now"),
-        ("foreign", UID, "is allocated 0 devices of edu.nodeside.io"),
-        ("elsewhere", UID, "is allocated a device of 'n2', not of n1"),
-        ("unknown", UID, f"this node has no device {MISSING} of edu.nodeside.io now"),
-        ("one", "../../etc/passwd", "is no uid"),
-        ("../x", UID, '"..%2Fx" not found'),
-    ],
+    sampled(
+        [
+            ("gone", UID, '"gone" not found'),
+            ("one", OTHER_UID, "is another one now"),
+            ("foreign", UID, "is allocated 0 devices of edu.nodeside.io"),
+            ("elsewhere", UID, "is allocated a device of 'n2', not of n1"),
+            ("unknown", UID, f"this node has no device {MISSING} of edu.nodeside.io now"),
+            ("one", "../../etc/passwd", "is no uid"),
+            ("../x", UID, '"..%2Fx" not found'),
+        ],
+        4,
+    ),
 )
 def test_a_claim_that_does_not_fit_is_explained_to_the_pod(
     place: Place, kubelet: DraKubelet, name: str, uid: str, words: str

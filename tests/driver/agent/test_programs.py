@@ -31,6 +31,7 @@ from tests.console import until
 from tests.driver.fakes.kernel import add_device, add_process, write
 from tests.driver.fakes.node import BOOT_ID, FakeNode
 from tests.patience import patience
+from tests.tries import sampled
 
 LONG = patience(60.0)  # seconds: a deadline that only a broken test meets
 
@@ -327,6 +328,7 @@ def test_who_else_holds_a_module_keeps_the_services(scene: Scene) -> None:
         assert scene.happened == UP
 
 
+@pytest.mark.slow
 def test_a_service_that_holds_a_module_is_stopped(scene: Scene) -> None:
     node = scene.node
     node.put_bundle(node.task())
@@ -492,6 +494,7 @@ def test_only_one_pod_at_a_time_runs_services(
     assert scene.happened == []
 
 
+@pytest.mark.slow
 def test_commands_show_and_stop_them(scene: Scene) -> None:
     node = scene.node
     node.put_bundle(node.task())
@@ -623,9 +626,9 @@ def test_a_hook_that_fails_is_not_taken_for_one_that_was_killed(
     assert node.bring_up(node.task()).notes == ()
 
 
-@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("before", sampled([False, True], 2))
 @pytest.mark.parametrize("moment", ["beforeUnload", "afterUnload"])
-@pytest.mark.parametrize("then", ["unload", "load"])
+@pytest.mark.parametrize("then", sampled(["unload", "load"], 2))
 def test_an_unload_that_was_killed_in_its_hooks_is_brought_to_its_end(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, moment: str, then: str, before: bool
 ) -> None:

@@ -43,6 +43,7 @@ from tests.driver.fakes.handoff import failed, succeeded
 from tests.driver.fakes.kernel import FakeModule, Refusal, write, write_bytes
 from tests.driver.fakes.node import BOOT_ID, FakeNode, module_bytes
 from tests.driver.fakes.uevents import Queue
+from tests.tries import sampled
 
 
 @pytest.fixture
@@ -521,7 +522,7 @@ def test_a_load_that_the_kernel_refused_for_good_is_not_hurried(
     assert script.patience == [None, None]
 
 
-@pytest.mark.parametrize("error", [errno.ENODEV, errno.ENOMEM])
+@pytest.mark.parametrize("error", sampled([errno.ENODEV, errno.ENOMEM], 2))
 @pytest.mark.parametrize("previous", ["ours", "the kernel's own"])
 def test_a_replacement_that_failed_for_good_takes_the_working_module_away_once(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch, previous: str, error: int
@@ -617,6 +618,7 @@ def test_uevents_of_a_look_that_was_good_wait_a_moment(
     assert script.calm == [2, 2, 2]
 
 
+@pytest.mark.slow
 def test_a_stuck_module_is_waited_for_once_and_then_takes_a_reboot(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

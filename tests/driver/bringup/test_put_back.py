@@ -24,6 +24,7 @@ from nodeside.protocol.node_status import Rung
 from nodeside.system.process import run
 from tests.driver.fakes.kernel import FakeModule, Refusal, write, write_bytes
 from tests.driver.fakes.node import FakeNode, module_bytes
+from tests.tries import sampled
 
 
 @pytest.fixture
@@ -290,7 +291,7 @@ def test_firmware_that_cannot_be_read_is_refused_before_anything_is_unloaded(
     assert node.states == []
 
 
-@pytest.mark.parametrize("where", ["firmware", "conflicts", "record", "load"])
+@pytest.mark.parametrize("where", sampled(["firmware", "conflicts", "record", "load"], 4))
 def test_a_bug_after_the_unload_brings_everything_back(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:

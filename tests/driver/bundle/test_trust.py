@@ -39,6 +39,7 @@ from tests.driver.fakes.keys import SPECIMEN, Pair, make_pair
 from tests.driver.fakes.node import FakeNode, whys
 from tests.driver.fakes.odd_answers import OPTIONS, OddServer, right_directory, right_registry
 from tests.driver.fakes.registry import registry
+from tests.tries import sampled
 
 
 @pytest.fixture(scope="module")
@@ -89,12 +90,15 @@ def test_a_manifest_verifies_with_the_certificate_of_its_key_only(acme: Pair, ot
 
 @pytest.mark.parametrize(
     ("damage", "words"),
-    [
-        (lambda signature: b"", "the manifest is not signed; expected a signature by Acme"),
-        (lambda signature: b"\0" * 99, "signed by 'an unnamed signer'"),
-        (lambda signature: signature[:-1], "signed by 'an unnamed signer'|was changed"),
-        (lambda signature: signature[:-1] + b"?", "was changed after it was signed"),
-    ],
+    sampled(
+        [
+            (lambda signature: b"", "the manifest is not signed; expected a signature by Acme"),
+            (lambda signature: b"\0" * 99, "signed by 'an unnamed signer'"),
+            (lambda signature: signature[:-1], "signed by 'an unnamed signer'|was changed"),
+            (lambda signature: signature[:-1] + b"?", "was changed after it was signed"),
+        ],
+        4,
+    ),
 )
 def test_a_signature_that_is_none_is_refused(
     acme: Pair, damage: Callable[[bytes], bytes], words: str

@@ -19,6 +19,7 @@ from nodeside.system.host import Kernel
 from nodeside.trial.workshop import Workshop
 from tests import yaml_in_c as yaml
 from tests.driver.fakes.node import FakeNode
+from tests.tries import sampled
 from tests.vm.hostbuilds import HostBuilds
 
 EDU = Path("examples/edu")
@@ -29,21 +30,24 @@ ODD = "next-20260101"
 
 @pytest.mark.parametrize(
     ("when", "fitting"),
-    [
-        (Kernels(kernel=r"\.el9_4\."), {RHEL}),
-        (Kernels(kernel="^6[.]8"), {UBUNTU}),
-        (Kernels(kernel="el9_5"), set()),
-        (Kernels(at_least="5.14"), {RHEL, UBUNTU}),
-        (Kernels(at_least="5.14.0"), {RHEL, UBUNTU}),
-        (Kernels(at_least="5.14.1"), {UBUNTU}),
-        (Kernels(at_least="5.9"), {RHEL, UBUNTU}),
-        (Kernels(at_least="6.10"), set()),
-        (Kernels(below="6.10"), {RHEL, UBUNTU, ODD}),
-        (Kernels(below="6.8"), {RHEL, ODD}),
-        (Kernels(below="6.8.1"), {RHEL, UBUNTU, ODD}),
-        (Kernels(at_least="5.0", below="6.0"), {RHEL}),
-        (Kernels(kernel="generic", below="6.0"), set()),
-    ],
+    sampled(
+        [
+            (Kernels(kernel=r"\.el9_4\."), {RHEL}),
+            (Kernels(kernel="^6[.]8"), {UBUNTU}),
+            (Kernels(kernel="el9_5"), set()),
+            (Kernels(at_least="5.14"), {RHEL, UBUNTU}),
+            (Kernels(at_least="5.14.0"), {RHEL, UBUNTU}),
+            (Kernels(at_least="5.14.1"), {UBUNTU}),
+            (Kernels(at_least="5.9"), {RHEL, UBUNTU}),
+            (Kernels(at_least="6.10"), set()),
+            (Kernels(below="6.10"), {RHEL, UBUNTU, ODD}),
+            (Kernels(below="6.8"), {RHEL, ODD}),
+            (Kernels(below="6.8.1"), {RHEL, UBUNTU, ODD}),
+            (Kernels(at_least="5.0", below="6.0"), {RHEL}),
+            (Kernels(kernel="generic", below="6.0"), set()),
+        ],
+        4,
+    ),
 )
 def test_a_kernel_fits_by_release_and_by_version(when: Kernels, fitting: set[str]) -> None:
     assert {release for release in (RHEL, UBUNTU, ODD) if fits_kernels(when, release)} == fitting

@@ -165,6 +165,7 @@ def test_a_mapping_outlives_its_file(kernel: FakeKernel) -> None:
     assert who_holds("vpoll", kernel.host).processes[0].path == "/dev/vpoll"
 
 
+@pytest.mark.slow
 def test_what_a_process_makes_endless_takes_no_memory(kernel: FakeKernel) -> None:
     """It may map a file 65,530 times, and say that its arguments are a gigabyte of zeros."""
     kernel.add("vpoll", FakeModule(refcnt=1))

@@ -14,6 +14,7 @@ from nodeside.driver.node.kernel_log import (
     parse_syslog,
 )
 from tests.driver.fakes.kernel import FakeKernel, write
+from tests.tries import sampled
 
 WARNING = """\
 [   12.345678] ------------[ cut here ]------------
@@ -255,7 +256,7 @@ def test_a_splat_after_somebody_ran_out_of_memory_is_found() -> None:
     )
 
 
-@pytest.mark.parametrize("message", MESSAGES)
+@pytest.mark.parametrize("message", sampled(MESSAGES, 6))
 @pytest.mark.parametrize("name", NAMES)
 def test_no_name_of_a_process_makes_a_splat(name: str, message: str) -> None:
     said = message.format(name, file=FILE)

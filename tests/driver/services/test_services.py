@@ -158,6 +158,7 @@ def test_one_whose_output_cannot_be_read_does_not_stay_behind(
     assert processes.find_running(DRIVER, "monitor").pids == ()
 
 
+@pytest.mark.slow
 def test_none_starts_before_the_one_before_it_is_ready(services: Services, tmp_path: Path) -> None:
     never = service("echo hello; exec sleep 60", "never", start=1, log="ready")
 
@@ -245,6 +246,7 @@ def test_what_is_wanted_otherwise_is_started_anew(services: Services, tmp_path: 
     assert services.status == (ServiceStatus("second", True),)
 
 
+@pytest.mark.slow
 def test_its_whole_tree_ends_also_what_left_its_group(services: Services, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     script = (
@@ -333,6 +335,7 @@ def test_it_gets_its_own_environment_and_not_ours(
     assert (found["A"], found[processes.VARIABLE]) == ("b", "edu/monitor")
 
 
+@pytest.mark.slow
 def test_a_flood_of_output_is_cut(services: Services, caplog: pytest.LogCaptureFixture) -> None:
     flood = service(
         "yes x | head -n 20000; printf '%0100000d\\n' 1; echo end; exec sleep 60", log="^end$"

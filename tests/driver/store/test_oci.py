@@ -34,6 +34,7 @@ from nodeside.system import process
 from tests.driver.fakes.bundles import TAG, WANTED, sample_bundle
 from tests.driver.fakes.registry import PASSWORD, USER, certificates, forward, needed, registry
 from tests.driver.fakes.webserver import Answer, Handler, WebServer, broken, file, silent, status
+from tests.tries import sampled
 
 OPTIONS = FetchOptions(timeout=60, size_limit=8 << 20, backoff=0, stall_timeout=20)
 
@@ -384,7 +385,7 @@ def with_password(answer: Answer) -> Answer:
     return lambda handler: (answer if handler.headers.get("Authorization") else asked)(handler)
 
 
-@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("tls", sampled([False, True], 2))
 def test_an_upload_elsewhere_is_told_no_password(
     bundle: Bundle, tmp_path: Path, *, tls: bool
 ) -> None:

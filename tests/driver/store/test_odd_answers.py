@@ -56,7 +56,7 @@ def into(tmp_path: Path) -> Path:
     return tmp_path / "staging"
 
 
-@pytest.mark.parametrize("name", CONVERSATIONS)
+@pytest.mark.parametrize("name", sampled(CONVERSATIONS, 4))
 def test_an_odd_answer_is_said_and_passed_over(
     name: str, server: OddServer, into: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -337,6 +337,7 @@ def test_a_server_that_sends_a_byte_at_a_time_is_given_up(
     assert outcome.retryable
 
 
+@pytest.mark.slow
 def test_cookies_are_not_kept_and_old_connections_neither(
     data: bytes, web: WebServer, tmp_path: Path
 ) -> None:

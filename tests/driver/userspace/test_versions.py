@@ -20,6 +20,7 @@ from nodeside.driver.userspace.versions import Versions
 from nodeside.errors import ExitCode, NodesideError, NoSpace
 from nodeside.system.host import Host
 from tests.driver.fakes.kernel import link, write
+from tests.tries import sampled
 
 
 class Image:
@@ -315,7 +316,7 @@ def test_a_process_that_cannot_be_read_is_named(
     )
 
 
-@pytest.mark.parametrize("name", ["exe", "cwd", "maps", "mountinfo"])
+@pytest.mark.parametrize("name", sampled(["exe", "cwd", "maps", "mountinfo"], 4))
 def test_whatever_has_a_version_keeps_it(host: Host, name: str) -> None:
     process(host, 7)
     (host.proc / "self").mkdir()

@@ -30,6 +30,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
+@pytest.mark.slow
 def test_the_program_of_the_sidecar_is_packed_as_the_driver_would_make_it(
     tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
