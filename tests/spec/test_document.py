@@ -12,6 +12,7 @@ from nodeside import __version__, log
 from nodeside.errors import ExitCode, SpecError
 from nodeside.protocol.bundle_key import BuildKind
 from nodeside.spec import Driver, dump, load, node_load, node_parse, parse, to_document
+from nodeside.spec import document as spec_document
 from nodeside.spec.document import read_text
 from nodeside.spec.model import DriverSpec, Module, Reuse
 from tests.spec.documents import document
@@ -406,3 +407,47 @@ def test_a_dumped_driver_quotes_what_yaml_takes_for_something_else() -> None:
         "    kind: dkms\n"
     )
     assert read_text(text).spec.build.kind is BuildKind.DKMS
+
+
+def test_a_file_is_parsed_again_only_if_its_text_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that runs reads it at every look."""
+    text = dump(parse(document(version="1.0")))
+    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    first.write_text(text)
+    second.write_text(text)
+    loaded = load(first)
+    parsed: list[str] = []
+    parse_yaml = spec_document._parse_yaml
+
+    def parse_and_note(text: str, where: str) -> Any:
+        parsed.append(where)
+        return parse_yaml(text, where)
+
+    monkeypatch.setattr(spec_document, "_parse_yaml", parse_and_note)
+
+    assert load(first) is load(second) is loaded
+    assert parsed == []
+
+    second.write_text(text.replace("1.0", "1.1"))
+    assert load(second).spec.version == "1.1"
+    assert load(first) is loaded
+    assert parsed == [str(second)]
+
+
+def test_a_wrong_file_is_told_each_time_by_its_own_name(tmp_path: Path) -> None:
+    for name in ("first.yaml", "second.yaml", "second.yaml"):
+        path = tmp_path / name
+        path.write_text("kind: Driver\nwrong: 1\n")
+        with pytest.raises(SpecError, match=name):
+            load(path)
+
+
+def test_few_of_the_files_that_were_read_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "driver.yaml"
+    for number in range(2 * spec_document._LOADED_MOST):
+        path.write_text(dump(parse(document(version=f"7.{number}"))))
+        assert load(path).spec.version == f"7.{number}"
+
+    assert len(spec_document._LOADED) == spec_document._LOADED_MOST
