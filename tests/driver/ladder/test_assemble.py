@@ -83,7 +83,7 @@ def test_signatures_without_end_are_refused_and_not_built_again(
     node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bytes are the vendor's: a retry would join the same result for ever."""
-    pair = make_pair(tmp_path, "acme")
+    pair = make_pair(tmp_path, "Acme")
     for path in (pair.key, pair.certificate):
         shutil.copy(path, node.image)
     node.write_driver(signing={"key": pair.key.name, "certificate": pair.certificate.name})
@@ -104,7 +104,7 @@ def test_signatures_without_end_are_refused_and_not_built_again(
 def test_a_key_of_another_certificate_is_refused_before_anything_is_built(
     node: FakeNode, tmp_path: Path
 ) -> None:
-    one, other = make_pair(tmp_path, "acme"), make_pair(tmp_path, "other")
+    one, other = make_pair(tmp_path, "Acme"), make_pair(tmp_path, "Other")
     for path in (one.key, other.certificate):
         shutil.copy(path, node.image)
     node.write_driver(signing={"key": one.key.name, "certificate": other.certificate.name})
