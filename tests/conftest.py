@@ -128,13 +128,17 @@ class Tiers:
         if required and not hasattr(config, "workerinput"):
             self._memory.begin()
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_collection(self) -> None:
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection(self) -> Generator[None, object, object]:
         """Nearly all objects that collecting makes stay: no garbage is looked for meanwhile.
 
         That took a fifth of its processor time.
         """
         gc.disable()
+        try:
+            return (yield)
+        finally:
+            gc.enable()
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """By mark only: a directory may be called as a tier is, and hold tests of two.
@@ -155,7 +159,6 @@ class Tiers:
         So Python need not look through it again and again for garbage, and a child that is forked
         shares it.
         """
-        gc.enable()
         gc.collect()
         gc.freeze()
         gc.set_threshold(_GARBAGE)
