@@ -52,7 +52,7 @@ _LOADED_MOST = 8
 
 def load(path: Path) -> Driver:
     """Read driver.yaml. Raises SpecError, which lists every mistake, one per line."""
-    text = _read_text(path)
+    text = read_file(path)
     driver = _LOADED.get(text)
     if driver is None:
         driver = _read_driver(_parse_yaml(text, str(path)), "refuse")
