@@ -266,6 +266,7 @@ BY_REPORT: Final[Mapping[str, Remedy]] = {
     **dict.fromkeys(("ValidationFailed", "NotProven"), _IN_THE_CHECKS),
     **dict.fromkeys(("HookFailed", "ServiceFailed"), _IN_A_PROGRAM),
     "WaitsForDriver": _remedy(_S.DRIVERS, page=_AFTER),
+    "NotRestored": _remedy(_S.LOG, _S.RESTART, page="cluster.md#deletion-and-a-node-that-leaves"),
     "Unloaded": _remedy(_S.RESTART, page="on-a-node.md#in-the-drivers-pod"),
     "InvalidSpec": _remedy(_S.EDIT, _S.UNDO, page="driver-yaml.md"),
     **dict.fromkeys(("Usage", "Stopped", "StepMissing", "Locked", "Bug"), _OF_THE_SYSTEM),

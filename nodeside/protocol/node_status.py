@@ -27,6 +27,8 @@ class State(Enum):
 
 # The reason for `waiting` after the modules were unloaded on purpose.
 UNLOADED = "Unloaded"
+# The same, where the kernel's own drivers could not be brought back.
+NOT_RESTORED = "NotRestored"
 # The reason for `waiting` while a driver that this one comes after is not ready.
 WAITS_FOR_DRIVER = "WaitsForDriver"
 # The reason if neither a bundle nor a toolkit could serve the node; the controller acts on it.

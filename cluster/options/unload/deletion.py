@@ -36,7 +36,7 @@ from cluster.options.unload.nodes import (
 )
 from cluster.options.unload.pod import unload_pod
 from nodeside.protocol.labels import feature_prefix, node_driver_name
-from nodeside.protocol.node_status import State
+from nodeside.protocol.node_status import NOT_RESTORED, State
 
 LIMIT = 100  # active unload pods per Driver; a pod that waits for holders does not count
 _LEFT = "ModulesStay"  # reason of the final condition if modules stay loaded
@@ -186,7 +186,8 @@ def _clean_nodes(leaving: DriverUnload) -> Iterator[Action]:
 def _forget_nodes(leaving: DriverUnload, leavers: Sequence[LeavingNode]) -> Iterator[Action]:
     """Remove labels and NodeDrivers of these nodes.
 
-    Actions of one kind are yielded in a row, so that they are sent in parallel.
+    An Event keeps what a report says of in-tree drivers that are still away. Actions of one kind
+    are yielded in a row, so that they are sent in parallel.
     """
     snapshot, driver = leaving.snapshot, leaving.found.name
     features, traces = feature_prefix(driver), trace_labels(driver)
@@ -196,10 +197,17 @@ def _forget_nodes(leaving: DriverUnload, leavers: Sequence[LeavingNode]) -> Iter
         }
         if labels:
             yield LabelNode(driver, each.node.name, labels, "the driver is gone from it")
-    for each in leavers:
-        report = node_driver_name(driver, each.node.name)
-        if report in snapshot.node_drivers:
-            yield Delete(driver, NODE_DRIVERS, report)
+    reports = {
+        name: each.node.name
+        for each in leavers
+        if (name := node_driver_name(driver, each.node.name)) in snapshot.node_drivers
+    }
+    for name, node in reports.items():
+        if (report := snapshot.node_drivers[name]).reason == NOT_RESTORED:
+            note = f"driver {driver} on {node}: {report.message}"
+            uid = leaving.found.uid
+            yield EmitEvent(driver, uid, warning=True, reason=NOT_RESTORED, note=note)
+    yield from (Delete(driver, NODE_DRIVERS, name) for name in reports)
     # Usually the garbage collector is faster.
     for orphan in snapshot.reports_without_node_of(driver):
         yield Delete(driver, NODE_DRIVERS, orphan.name)

@@ -30,7 +30,7 @@ from cluster.model.snapshot import (
 from cluster.model.waiting import waiting_message
 from nodeside.errors import ExitCode
 from nodeside.protocol.labels import assigned_label, node_driver_name, state_label
-from nodeside.protocol.node_status import UNLOADED, State
+from nodeside.protocol.node_status import NOT_RESTORED, UNLOADED, State
 from nodeside.spec import Driver
 from nodeside.spec.model import UnloadPolicy
 
@@ -248,7 +248,8 @@ class DriverUnload:
         if any(assigned_label(rival) in node.labels for rival in self._drivers_with_same_module):
             return False
         if report is not None:
-            return (report.state, report.reason) != (State.WAITING.value, UNLOADED)
+            is_unloaded = report.reason in (UNLOADED, NOT_RESTORED)
+            return report.state != State.WAITING.value or not is_unloaded
         reported = node_driver_name(name, node.name) in self.snapshot.node_drivers
         return state_label(name) in node.labels and not reported
 

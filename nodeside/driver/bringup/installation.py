@@ -391,10 +391,10 @@ class Installation:
 
     def _restore_conflicts(self, rolled: RollBack, cleared: Cleared) -> Cleared:
         """Bring back what was cleared. Returns that if a part of it is still missing."""
-        away = Cleared()
         if not rolled.restored:  # also what an earlier load, of a killed process, has cleared
-            away = find_kept_away(self.task, self._cleared_before.without(cleared), self.loader)
             cleared = self._cleared_before.followed_by(cleared)
+        # Another driver may have been loaded since this load cleared the way for both.
+        away = find_kept_away(self.task, cleared, self.loader)
         named = conflicts.named_in(cleared, self.task.driver.spec).without(away)
         if rolled.problems or named.is_empty:
             return cleared

@@ -30,7 +30,8 @@ from nodeside.protocol.module_names import kernel_name
 from nodeside.spec.model import Restore
 from nodeside.system.pci import pci_devices
 
-_LOCK_TIMEOUT = 5.0  # seconds to wait for another driver that is removed at the same time
+# Seconds to wait for another driver that is removed at the same time: it announces that for five.
+_LOCK_TIMEOUT = 8.0
 
 
 def find_device_addresses(names: Iterable[str], loader: Loader) -> frozenset[str]:
@@ -148,11 +149,12 @@ def _other_drivers(task: Task, loader: Loader) -> dict[str, LoadedRecord]:
 def _left_by_others(task: Task, freed: Collection[str]) -> dict[str, Cleared]:
     """Return what other drivers have left to this one, by their names.
 
-    A driver that still has a pod will need its devices again. Its own removal brings them back.
+    Also that of a driver which still has a pod: it may never load. If it does, it clears the way
+    again.
     """
     parts = {
         name: named_in(record.cleared, task.driver.spec, freed)
         for name, record in loaded_records(task.host, task.boot_id).items()
-        if name != task.name and not record.modules and not is_locked(task.host, f"{name}.pod")
+        if name != task.name and not record.modules
     }
     return {name: part for name, part in parts.items() if not part.is_empty}

@@ -37,7 +37,7 @@ from nodeside.driver.node import run_directory
 from nodeside.driver.node.load_mark import clear_mark
 from nodeside.driver.node.loaded_record import LoadedRecord
 from nodeside.errors import ExitCode, Locked, NodesideError
-from nodeside.protocol.node_status import UNLOADED, State
+from nodeside.protocol.node_status import NOT_RESTORED, UNLOADED, State
 from nodeside.system.clock import Clock
 from nodeside.values import frozen
 
@@ -64,6 +64,10 @@ class Unloaded:
     restored: Restored
 
     @property
+    def reason(self) -> str:
+        return NOT_RESTORED if self.restored.problems else UNLOADED
+
+    @property
     def message(self) -> str:
         failed = (f"could not be brought back: {each}" for each in self.restored.problems)
         return "; ".join(("unloaded", *self.restored.left, *failed))
@@ -81,7 +85,7 @@ def unload(task: Task) -> CommandOutput:
             # Announced under the lock: its next holder may load the driver again at once.
             try:
                 done = _unload_modules(Attempt(task, journal, Loader(task.host)))
-                journal.announce_state(State.WAITING, done.message, reason=UNLOADED)
+                journal.announce_state(State.WAITING, done.message, reason=done.reason)
             except NodesideError as error:
                 journal.report_failure(error, announce=journal.announced is not None)
                 raise
@@ -133,7 +137,7 @@ class _UnloadWhenIdle:
         with self._hold_lock():
             try:
                 done = self._unload_until_done()
-                self.journal.announce_state(State.WAITING, done.message, reason=UNLOADED)
+                self.journal.announce_state(State.WAITING, done.message, reason=done.reason)
             except UnloadStopped:
                 raise
             except NodesideError as error:
@@ -217,6 +221,12 @@ def _unload_modules(attempt: Attempt) -> Unloaded:
     finally:  # after the firmware, which the in-tree driver would find first
         restored = _restore_conflicts(task, record, loader, freed)
     run_directory.write_cleared(task.host, task.name, record, restored.kept)
+    if record is not None and not restored.kept.is_empty:
+        # A driver that was unloaded meanwhile did not find in the record what this one has kept.
+        again = replace(record, cleared=restored.kept)
+        late = _restore_conflicts(task, again, loader, ())
+        run_directory.write_cleared(task.host, task.name, again, late.kept)
+        restored = restored.followed_by(late)
     clear_symbols(task.host, task.name)
     clear_mark(task.host, task.name)
     if (task.host.userspace / task.name).is_dir():

@@ -204,6 +204,16 @@ class Restored:
     problems: tuple[str, ...] = ()
     kept: Cleared = Cleared()
 
+    def followed_by(self, later: Restored) -> Restored:
+        """Return the result of both; what is kept, and was left as it is, is that of the later."""
+        return Restored(
+            self.modules + later.modules,
+            self.devices + later.devices,
+            later.left,
+            tuple(dict.fromkeys(self.problems + later.problems)),
+            later.kept,
+        )
+
 
 def plan_restore(
     cleared: Cleared,

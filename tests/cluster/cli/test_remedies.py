@@ -46,7 +46,7 @@ from cluster.options.unload.nodes import UnloadPhase
 from cluster.reconcile.reverted_edits import REASON as CONTESTED
 from nodeside.errors import DeadlinePassed, NodesideError, SystemRefused
 from nodeside.protocol.build_records import FailureKind
-from nodeside.protocol.node_status import UNLOADED, WAITS_FOR_DRIVER
+from nodeside.protocol.node_status import NOT_RESTORED, UNLOADED, WAITS_FOR_DRIVER
 from tests.documents import anchors, parse
 
 TOP = Path(__file__).parents[3]
@@ -159,7 +159,9 @@ def test_a_kind_that_cannot_be_read_has_a_remedy_whatever_it_is() -> None:
 
 def test_everything_that_a_node_can_report_has_a_row_and_nothing_else_has() -> None:
     driver = [*(NODESIDE / "driver").rglob("*.py"), *(NODESIDE / "toolkit_sidecar").rglob("*.py")]
-    shown = {kind.reason for kind in FailureKind} | {UNLOADED} | written_reasons(driver)
+    shown = (
+        {kind.reason for kind in FailureKind} | {UNLOADED, NOT_RESTORED} | written_reasons(driver)
+    )
     shown |= set(errors_of("nodeside", without=_ELSEWHERE))
     assert len(shown) > 60
     assert set(BY_REPORT) - shown == set()

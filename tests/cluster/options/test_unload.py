@@ -26,7 +26,7 @@ from cluster.options.unload.nodes import (
 from cluster.plan import plan_driver
 from nodeside.errors import ExitCode
 from nodeside.protocol.labels import assigned_label, state_label
-from nodeside.protocol.node_status import UNLOADED, State
+from nodeside.protocol.node_status import NOT_RESTORED, UNLOADED, State
 from tests.cluster.fakes.model import PCI, Model
 
 ASSIGNED, STATE = assigned_label("edu"), state_label("edu")
@@ -439,6 +439,20 @@ def left(count: int = 3) -> Model:
     model.settle_deleting()
     assert ASSIGNED not in model.nodes["n0"].labels
     return model
+
+
+def test_in_tree_drivers_that_are_still_away_are_told_before_the_report_goes() -> None:
+    model = left()
+    going(model)
+    problem = "unloaded; could not be brought back: cannot load rival: ENODEV"
+    model.say("n0", State.WAITING, NOT_RESTORED, problem)
+    model.end_unload("n0")
+    going(model)
+
+    told = [event for event in model.said if event.reason == NOT_RESTORED]
+    assert [(each.warning, each.note) for each in told] == [(True, f"driver edu on n0: {problem}")]
+    assert "edu.n0" not in model.node_drivers
+    assert set(model.nodes["n0"].labels) == {PCI}
 
 
 def test_a_node_that_left_is_unloaded_while_the_others_go_on(

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from nodeside.driver.bringup import restore
 from nodeside.driver.commands import unload
 from nodeside.driver.kernel import conflicts
 from nodeside.driver.kernel.firmware import FirmwareDirectory
+from nodeside.driver.node import run_directory
 from nodeside.driver.node.loaded_record import Cleared
 from nodeside.driver.node.run_directory import (
     hold_lock,
@@ -197,17 +199,65 @@ def test_a_failed_load_brings_nothing_back_that_another_driver_keeps_away(
     assert straw.loaded == ("rival",)
 
 
-def test_what_was_removed_for_a_driver_with_a_pod_waits_for_that_one(
+def test_what_was_removed_for_a_driver_whose_pod_never_loads_it_comes_back(
     straw: FakeNode, hay: FakeNode
 ) -> None:
     both(straw, hay)
     straw.run("unload")
+    straw.forget_cache()  # the Driver is made again, and nobody serves its modules
+    straw.source("obj-m := other.o\n")
 
     with hold_pod_lock(straw.host, "straw", timeout=0):
-        hay.run("unload")
+        done = hay.run("unload", "-o", "json")
+        with pytest.raises(NodesideError):
+            straw.bring_up(straw.task())
 
-    assert straw.loaded == ()
+    assert done.document["restored"] == ["rival"]
+    assert straw.loaded == ("rival",)
+
+
+def test_a_failed_load_brings_nothing_back_beside_a_driver_that_was_loaded_meanwhile(
+    straw: FakeNode, hay: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = straw.kernel._load
+    begun: list[str] = []
+
+    def load_slowly(image: bytes, parameters: str) -> None:
+        if not begun:
+            begun.append("straw")
+            hay.fill()  # while the init function of straw runs
+            assert straw.loaded == ("hay",)
+        load(image, parameters)
+
+    monkeypatch.setattr(straw.kernel, "_load", load_slowly)
+    straw.kernel.refuse_load["straw"] = [Refusal(errno.ENODEV)]
+
+    with pytest.raises(NodesideError):
+        straw.fill()
+
+    assert straw.loaded == ("hay",)
+    assert hay.run("unload", "-o", "json").document["restored"] == ["rival"]
+
+
+def test_what_a_driver_keeps_for_one_that_is_unloaded_meanwhile_comes_back(
+    straw: FakeNode, hay: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both(straw, hay)
+    write = run_directory.write_cleared
+    done: list[Any] = []
+
+    def write_late(*args: Any) -> None:
+        if not done:  # hay forgets its modules, and finds nothing: straw has not written this yet
+            done.append("hay")
+            monkeypatch.setattr(restore, "_LOCK_TIMEOUT", 0.0)
+            done.append(hay.run("unload", "-o", "json").document)
+        write(*args)
+
+    monkeypatch.setattr(run_directory, "write_cleared", write_late)
+
     assert straw.run("unload", "-o", "json").document["restored"] == ["rival"]
+    assert straw.loaded == ("rival",)
+    assert records(straw) == []
 
 
 def test_a_driver_at_work_keeps_its_record_and_the_command_is_told(

@@ -21,7 +21,7 @@ from nodeside.driver.kernel.sequence import SequenceFailed
 from nodeside.driver.node.node_lock import is_locked
 from nodeside.driver.node.run_directory import clear_loaded, hold_lock, read_loaded
 from nodeside.errors import ExitCode
-from nodeside.protocol.node_status import UNLOADED, State
+from nodeside.protocol.node_status import NOT_RESTORED, State
 from nodeside.protocol.ready_file import read_ready
 from tests.driver.fakes.kernel import FakeModule, Refusal, add_device, write, write_bytes
 from tests.driver.fakes.node import BOOT_ID, FakeNode, module_bytes
@@ -329,7 +329,7 @@ def test_a_module_that_cannot_come_back_does_not_fail_the_unload(
     (problem,) = done.document["notRestored"]
     assert problem.startswith("cannot load rival: ENODEV")
     assert problem.endswith("; by hand: modprobe rival")
-    assert told[-1] == ("waiting", UNLOADED, f"unloaded; could not be brought back: {problem}")
+    assert told[-1] == ("waiting", NOT_RESTORED, f"unloaded; could not be brought back: {problem}")
     assert (replaced.loaded, replaced.record) == ((), None)
 
 
