@@ -34,6 +34,7 @@ from cluster.model.retries import (
     retried_at,
 )
 from cluster.model.snapshot import Document, DriverObject, DriverPod
+from cluster.options.build_once.job_manifest import publish_target
 from nodeside.errors import ExitCode, NodesideError
 from nodeside.protocol.timestamps import rfc3339
 from nodeside.text.table import table
@@ -82,11 +83,12 @@ class StoredRevision:
     nodes: int
     newest: bool = False
     good: bool = False
+    was_good: bool = False
     spec: Document | None = None
 
     def row(self) -> Sequence[str]:
-        marks = ("newest" if self.newest else "", "last good" if self.good else "")
-        words = ", ".join(filter(None, marks))
+        marks = {"newest": self.newest, "last good": self.good, "good before": self.was_good}
+        words = ", ".join(mark for mark, holds in marks.items() if holds)
         return self.revision, self.version, self.created, str(self.nodes), words, self.image
 
 
@@ -116,6 +118,7 @@ def _history(api: Api, namespace: str, found: DriverObject) -> tuple[StoredRevis
         counts[revision] += count
     newest = revision_of(revision_text(found.driver)) if found.driver else ""
     good = str(found.status.get("lastGoodRevision") or "")
+    before = str(found.status.get("previousGoodRevision") or "")
 
     def read(data: dict[str, Any]) -> StoredRevision | None:
         stored = revision_from(data)
@@ -130,6 +133,7 @@ def _history(api: Api, namespace: str, found: DriverObject) -> tuple[StoredRevis
             counts[stored.revision],
             stored.revision == newest,
             stored.revision == good,
+            stored.revision == before,
             json.loads(stored.document)["spec"],
         )
 
@@ -191,11 +195,17 @@ def retry(api: Api, driver: str, node: str = "") -> Order:
 
 def rebuild(api: Api, driver: str) -> Order:
     """Return the order to build anew for all kernels, with images as they are by now."""
-    _read_driver(api, driver)
+    found = driver_from(_read_driver(api, driver)).driver
     patch = {"metadata": {"annotations": {REBUILD_NOTE: rfc3339(api.now())}}}
+    is_once = found is not None and publish_target(found) and not found.spec.prebuilt.image
+    anew = (
+        f"{driver} is built anew for all of its kernels"
+        if is_once
+        else f"nodes build {driver} where they have it neither loaded nor in their caches"
+    )
     what = (
-        f"{driver} is built anew for all of its kernels; its pods are replaced and pull their "
-        "images again; modules that are loaded stay loaded"
+        f"{anew}; its pods are replaced and pull their images again, now and later, until: "
+        f"kubectl annotate driver {driver} {REBUILD_NOTE}-; modules that are loaded stay loaded"
     )
     note = f"if failures have stopped its rollout, also: nodeside-cluster retry {driver}"
     return _patch(driver, patch, what, note)
@@ -302,6 +312,7 @@ def _read_driver(api: Api, name: str) -> dict[str, Any]:
 def _find_target(driver: str, revisions: Sequence[StoredRevision], to: str) -> StoredRevision:
     """Return the revision to go back to: `to` or, without it, the last good or the one before.
 
+    The one before is that which was good before it, if it is known, rather than one that was tried.
     One that is younger than the newest was left by an `undo`: a second one does not bring it again.
     """
     at = next((i for i, each in enumerate(revisions) if each.newest), len(revisions))
@@ -309,7 +320,8 @@ def _find_target(driver: str, revisions: Sequence[StoredRevision], to: str) -> S
         found = [each for each in revisions if each.revision.startswith(to)]
     else:
         earlier = revisions[:at]
-        found = [each for each in earlier if each.good] or list(earlier[-1:])
+        found = [each for each in earlier if each.good]
+        found = found or [each for each in earlier if each.was_good] or list(earlier[-1:])
     if len(found) == 1:
         return found[0]
     if to:

@@ -18,18 +18,22 @@ Document = dict[str, Any]
 
 
 def pods_of(found: DriverObject) -> Pods:
-    """Return what a Driver asks of its pods; the defaults while its spec is invalid.
+    """Return what a Driver asks of its pods; the defaults while its spec is invalid."""
+    return found.driver.spec.pods if found.driver is not None else Pods()
 
-    After an order to build anew, pods are replaced once, and pull what their images are by now.
+
+def rebuilt_pods_of(found: DriverObject) -> Pods:
+    """Return the same for pods that build: after an order to build anew, they are replaced once.
+
+    They pull what their images are by now, unless `imagePullPolicy` asks for something else.
     """
-    asked = found.driver.spec.pods if found.driver is not None else Pods()
+    asked = pods_of(found)
     if not found.rebuild:
         return asked
-    never = asked.image_pull_policy is PullPolicy.NEVER
     return replace(
         asked,
         annotations={**asked.annotations, REBUILD_NOTE: found.rebuild},
-        image_pull_policy=asked.image_pull_policy if never else PullPolicy.ALWAYS,
+        image_pull_policy=asked.image_pull_policy or PullPolicy.ALWAYS,
     )
 
 

@@ -11,7 +11,7 @@ from cluster.model.retries import Retries
 from cluster.model.snapshot import Pool
 from cluster.model.states import Boot, Health, Phase, Place, Supply
 from cluster.model.status_schema import CASUALTY_LIMIT
-from nodeside.protocol.node_status import WAITS_FOR_DRIVER
+from nodeside.protocol.node_status import WAITS_FOR_DRIVER, State
 from nodeside.spec import Driver
 from nodeside.spec.fleet import Rollout
 from nodeside.spec.model import Upgrade
@@ -61,12 +61,13 @@ def rollout_state(
     remembered: Sequence[Casualty] = (),
     away: Collection[str] = (),
     retries: Retries = (),
+    blocked: Collection[str] = (),
 ) -> RolloutState:
     """Return the state. `good` is the last good revision so far, "" for none.
 
     The casualties that the status `remembered` count as failed too; failures before an order to
     retry do not. Nodes that are `away` count as unavailable: a driver named in `after` is being
-    changed there.
+    changed there. On nodes that are `blocked`, a driver named in `after` failed or is not wanted.
     """
     rollout, nodes = driver.spec.rollout, len(all_members)
     settled = good == newest
@@ -84,6 +85,8 @@ def rollout_state(
         else [m for m, p in placed if p is Place.NEWEST and (m.worked_with or not good)]
     )
     changed = [member for member in assigned if not member.is_given_up]
+    if not good:
+        changed = [member for member in changed if not _tries_nothing(member, blocked)]
     may_have_failed = not settled and (assigned or remembered)
     failed = nodes_that_count_as_failed(assigned, remembered, retries) if may_have_failed else ()
     limit = max(1, min(parse_amount(rollout.max_failed, nodes), CASUALTY_LIMIT))
@@ -101,7 +104,7 @@ def rollout_state(
     phase = (
         _decide_phase(rollout, settled=settled, tried=tried, failed=len(failed), limit=limit)
         if good
-        else _decide_first_phase(rollout, tried=tried or everywhere, failed=len(failed))
+        else _decide_first_phase(rollout, tried=tried, everywhere=everywhere, failed=len(failed))
     )
     if phase is not Phase.SETTLED and _is_complete(placed, phase, good, supply, tried=tried):
         # The newest revision becomes the good one.
@@ -182,13 +185,29 @@ def _count_first_candidates(placed: Iterable[tuple[DriverNode, Place]], supply: 
     )
 
 
-def _decide_first_phase(rollout: Rollout, *, tried: bool, failed: int) -> Phase:
-    """Return the phase while no revision was ever good. With `tried` there is none to wait for."""
-    if failed and not tried:
+def _tries_nothing(member: DriverNode, blocked: Collection[str]) -> bool:
+    """Return whether a node cannot show whether the first revision works, perhaps for long.
+
+    It waits for its reboot, or for another driver where that failed or is not wanted.
+    """
+    if waits_for_driver(member):
+        return member.node.name in blocked
+    report = member.current_report
+    waits = report is not None and report.state == State.REBOOT_REQUIRED.value
+    return waits and member.boot is Boot.RUNNING
+
+
+def _decide_first_phase(rollout: Rollout, *, tried: bool, everywhere: bool, failed: int) -> Phase:
+    """Return the phase while no revision was ever good.
+
+    `tried`: as many nodes work as there are to be canaries. A node that was not chosen may say so,
+    so any failure counts for more. `everywhere`: all nodes have it, so that none is kept from it.
+    """
+    if failed and rollout.canary and not everywhere:
         return Phase.FIRST_STOPPED
     if rollout.paused:
         return Phase.HELD
-    return Phase.FIRST if tried else Phase.FIRST_CANARY
+    return Phase.FIRST if tried or everywhere else Phase.FIRST_CANARY
 
 
 def _decide_phase(
@@ -221,7 +240,7 @@ def _is_complete(
     if not any(is_working(member) for member in newest):
         return False
     if not good:
-        return tried
+        return tried and phase is not Phase.FIRST_STOPPED
     if phase not in (Phase.OPEN, Phase.PAUSED):
         return False
     if any(member.health is Health.BUSY and not waits_for_driver(member) for member in newest):

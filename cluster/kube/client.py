@@ -273,8 +273,8 @@ class Api:
         """Yield the lines of a container's log as they arrive. One try.
 
         With `follow`, until the container ends; else those that are there. With `previous`, those
-        of its run before the last restart. After `seconds` no more is read. A line that is too long
-        is yielded in parts.
+        of its run before the last restart. After `seconds` no more is read, which is an error if
+        not all is there then. A line that is too long is yielded in parts.
         """
         request = RequestInfo("get", "pods/log", pod, namespace)
         path = PODS.path(pod, namespace=namespace, subresource="log")
@@ -286,7 +286,11 @@ class Api:
         call = Call("GET", path, request, query)
         rest, ends = b"", time.monotonic() + seconds
         with closing(self._transport.open(call, read=max(1.0, seconds))) as response:
-            while (piece := _read_chunk(request, response)) and time.monotonic() < ends:
+            while piece := _read_chunk(request, response):
+                if time.monotonic() >= ends:
+                    if follow:
+                        break
+                    raise Unreachable(f"the answer to {request} did not end in {seconds:g} s")
                 *lines, rest = (rest + piece).split(b"\n")
                 if len(rest) > _LINE:
                     lines, rest = [*lines, rest], b""

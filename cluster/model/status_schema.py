@@ -26,6 +26,7 @@ def _driver_status() -> Schema:
             ),
             "revision": _text_schema("The newest revision: a hash of what nodes see of the spec."),
             "lastGoodRevision": _text_schema("The revision that new and moved nodes get."),
+            "previousGoodRevision": _text_schema("The one that was the last good one before."),
             "nodes": _nodes_schema("All nodes with the hardware."),
             "leaving": _count_schema(
                 "Nodes that the Driver no longer selects but has not left yet."

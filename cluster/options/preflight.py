@@ -67,11 +67,12 @@ def preflight_answers(
     used: Collection[Pool],
     *,
     in_order: AddDependencies = lambda build: build,
+    rebuild: str = "",
 ) -> Iterator[PreflightAnswer]:
     """Yield the answer to every preflight entry, for each architecture in use.
 
     `desired` are the names of Jobs that nodes need anyway. `in_order` adds what a build needs of
-    the builds before it.
+    the builds before it. `rebuild` is the time of an order to build anew.
     """
     publish = publish_target(driver)
     architectures = sorted({pool.architecture for pool in used}) or [USUAL_ARCHITECTURE]
@@ -81,7 +82,7 @@ def preflight_answers(
             if build is None:
                 yield PreflightAnswer(entry, architecture, None, why)
                 continue
-            found = in_order(build)
+            found = in_order(replace(build, rebuild=rebuild))
             if not isinstance(found, SharedBuild):
                 words = "a driver that it comes after has no published build for this kernel"
                 yield PreflightAnswer(entry, architecture, found, "" if found else words)

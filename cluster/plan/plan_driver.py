@@ -13,8 +13,8 @@ from itertools import chain
 from cluster.driver.daemonset import daemonset_document, has_same_content, object_to_overwrite
 from cluster.driver.events import announce_rollout, set_status
 from cluster.driver.pod import DaemonSetInput
-from cluster.driver.pod_policy import pods_of
-from cluster.driver.revisions import config_map, policy_config_map, policy_text
+from cluster.driver.pod_policy import rebuilt_pods_of
+from cluster.driver.revisions import config_map, policy_config_map, policy_text, read_revision
 from cluster.driver.status import conditions
 from cluster.driver.status.inputs import node_counts
 from cluster.driver.status.part import merge_parts
@@ -310,7 +310,9 @@ def _daemonset_input(
         on_nodes = context.supply.builds_on_nodes(at, existing)
         if resolution.image or not (at.builds and toolkit):  # what a node has, it keeps
             toolkit, link = resolution.image if on_nodes else "", resolution.link.value
-    pods = pods_of(context.resource) if context.resource.rebuild else context.driver.spec.pods
+    pods = context.driver.spec.pods
+    if context.resource.rebuild:
+        pods = rebuilt_pods_of(context.resource)
     return DaemonSetInput(
         context.owner, driver, at.revision, at.pool, toolkit, link, context.snapshot.settings,
         image=image, fell_back=fell_back, pods=pods,
@@ -328,7 +330,8 @@ def _delete_revisions(
 ) -> Iterator[Action]:
     """Delete revisions that no node runs, is to run or unloads with, and no Job works on.
 
-    The youngest of them stay, so that `nodeside-cluster undo` can go back to them.
+    The good one before the present one stays, and the youngest, so that `nodeside-cluster undo` can
+    go back to them.
 
     The status update comes before them, since until then the status may name one of them as the
     last good revision. Without that revision, the next rollout would have no canaries.
@@ -343,7 +346,16 @@ def _delete_revisions(
         if each.driver == context.driver.name and each.revision not in needed
     ]
     if (surplus := len(unneeded) - KEPT_REVISIONS) > 0:
-        unneeded.sort(key=lambda each: (each.created, each.revision))
+        status = context.resource.status  # the last good one becomes the previous one by this plan
+        were_good = status.get("previousGoodRevision"), status.get("lastGoodRevision")
+        unneeded.sort(
+            key=lambda each: (
+                each.revision in were_good,
+                read_revision(each) is not None,
+                each.created,
+                each.revision,
+            )
+        )
         for each in unneeded[:surplus]:
             yield replace(_delete_object(context, CONFIG_MAPS, each), of_status=True)
 

@@ -342,7 +342,12 @@ _OUTCOME_FILE = click.option(
 )
 @click.option("--to", default="", help="Where to publish, as for `publish`.")
 @click.option("--no-publish", is_flag=True, help="Build only: ask no store, publish nowhere.")
-@click.option("--rebuild", is_flag=True, help="Build what the store has, too, and replace it.")
+@click.option(
+    "--rebuild",
+    envvar="NODESIDE_REBUILD",
+    is_flag=True,
+    help="Build what the store has, too, and replace it.",
+)
 @_OUTCOME_FILE
 @dry_run_option
 @output_option

@@ -68,10 +68,14 @@ def status_of_valid(
         _progressing_condition(options, progress, ready),
         _degraded_condition(inputs, options),
     )
+    good, before = inputs.rollout.good, inputs.found.status
+    had = str(before.get("lastGoodRevision") or "")
+    is_same = had in ("", good)
     return {
         "observedGeneration": inputs.found.generation,
         "revision": inputs.rollout.newest,
-        "lastGoodRevision": inputs.rollout.good,
+        "lastGoodRevision": good,
+        "previousGoodRevision": str(before.get("previousGoodRevision") or "") if is_same else had,
         "nodes": dict(inputs.counts),
         "devices": selected_devices(inputs.driver.spec.hardware, inputs.found.status),
         "pools": pool_rows(inputs),
@@ -143,6 +147,7 @@ def status_of_deleting(
 
 def _previous_fields(found: DriverObject) -> dict[str, Any]:
     empty: dict[str, Any] = {"revision": "", "lastGoodRevision": "", **_WITHOUT_OPTIONS}
+    empty |= {"previousGoodRevision": ""}
     empty |= {"nodes": count_nodes(()), "pools": [], "casualties": [], "devices": []}
     fields = {key: found.status.get(key, value) for key, value in empty.items()}
     if "stages" in found.status:

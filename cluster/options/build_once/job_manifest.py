@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any, Final
 
@@ -31,7 +31,7 @@ from cluster.driver.pod import (
     signing_secret,
     unprivileged_context,
 )
-from cluster.driver.pod_policy import container_resources, pods_of, with_pull_policy
+from cluster.driver.pod_policy import container_resources, rebuilt_pods_of, with_pull_policy
 from cluster.driver.revisions import owner_references
 from cluster.model.names import (
     APPLIED_NOTE,
@@ -46,7 +46,7 @@ from cluster.model.snapshot import DriverObject, Node, Settings, Taint
 from nodeside.errors import ExitCode
 from nodeside.spec import Driver, to_document
 from nodeside.spec.model import PrebuiltSource
-from nodeside.spec.pods import Pods, TaintEffect, Toleration, TolerationOperator
+from nodeside.spec.pods import Pods, PullPolicy, TaintEffect, Toleration, TolerationOperator
 
 Document = dict[str, Any]
 
@@ -157,7 +157,9 @@ def build_job(
 
     `tolerated` are the taints of the Driver's nodes.
     """
-    pods = pods_of(found)
+    pods = rebuilt_pods_of(found)
+    if build.rebuild and pods.image_pull_policy is PullPolicy.IF_NOT_PRESENT:
+        pods = replace(pods, image_pull_policy=PullPolicy.ALWAYS)  # no node waits for this pod
     spec = job_spec(build, settings, pods, tolerated)
     metadata, own = spec["template"]["metadata"], object_labels(build.driver.name, build.revision)
     metadata["labels"] = {**pods.labels, **metadata["labels"]}
@@ -308,8 +310,6 @@ def _select_options(build: SharedBuild) -> Iterator[str]:
     elif build.variant is not None:
         yield f"--kernel-variant={build.variant}"
     yield from ("--to", build.publish) if build.publish else ("--no-publish",)
-    if build.rebuild:
-        yield "--rebuild"
 
 
 def _driver_step(
@@ -350,6 +350,8 @@ def _step_environment(step: str, build: SharedBuild, settings: Settings) -> list
             "NODESIDE_SYMBOLS_OF": " ".join(build.symbols_of),
             **settings.proxy,
         }
+    if build.rebuild and step == ORDER:  # no option: an older driver image would refuse that
+        values["NODESIDE_REBUILD"] = "1"
     return [{"name": key, "value": value} for key, value in values.items() if value]
 
 

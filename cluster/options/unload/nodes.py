@@ -224,7 +224,7 @@ class DriverUnload:
         phase = phase_of(
             up=node.ready,
             ending=self._may_have_pod(node, pod, run),
-            loaded=self._is_loaded(node, report),
+            loaded=self._is_loaded(node, report, revision),
             kept=reason is not None,
             run=run,
         )
@@ -238,14 +238,15 @@ class DriverUnload:
         report = self.snapshot.node_drivers.get(node_driver_name(self.found.name, node.name))
         return report if report is not None and report.boot_id == node.boot_id else None
 
-    def _is_loaded(self, node: Node, report: NodeReport | None) -> bool:
+    def _is_loaded(self, node: Node, report: NodeReport | None, revision: str) -> bool:
         """Return whether modules may be in the kernel.
 
         If another Driver is assigned for them, they belong to it. A state label without a
         NodeDriver may be from any boot.
         """
         name = self.found.name
-        if any(assigned_label(rival) in node.labels for rival in self._drivers_with_same_module):
+        rivals = self._drivers_with_module_of(revision)
+        if any(assigned_label(rival) in node.labels for rival in rivals):
             return False
         if report is not None:
             is_unloaded = report.reason in (UNLOADED, NOT_RESTORED)
@@ -265,10 +266,11 @@ class DriverUnload:
         return assigned or unloading or node.name in self._driver_pods
 
     def _revision_of(self, report: NodeReport | None, pod: UnloadPod | None) -> str:
-        """Return the revision that the node had; else the newest; else any; "" if there is none."""
+        """Return the revision that the node had; else the newest, the last good one, any, or ""."""
         had = report.revision if report is not None else ""
         had = pod.revision if pod is not None else had
-        candidates = [had, self.newest, *sorted(self.revisions)]
+        good = str(self.found.status.get("lastGoodRevision") or "")
+        candidates = [had, self.newest, good, *sorted(self.revisions)]
         return next((each for each in candidates if each in self.revisions), "")
 
     def _kept_message(self, revision: str) -> str | None:
@@ -302,10 +304,21 @@ class DriverUnload:
     def _driver_pods(self) -> frozenset[str]:
         return frozenset(pod.node for pod in self.snapshot.driver_pods_of(self.found.name))
 
+    def _drivers_with_module_of(self, revision: str) -> Sequence[str]:
+        """Return the other Drivers that share a module with a revision and are not being deleted.
+
+        Those of earlier revisions do not count, which are only kept for `nodeside-cluster undo`.
+        """
+        if revision not in self._rivals:
+            self._rivals[revision] = self._find_rivals(revision)
+        return self._rivals[revision]
+
     @cached_property
-    def _drivers_with_same_module(self) -> Sequence[str]:
-        """Other Drivers that share a module and are not being deleted."""
-        modules = _module_names(self.revisions.values())
+    def _rivals(self) -> dict[str, Sequence[str]]:
+        return {}
+
+    def _find_rivals(self, revision: str) -> Sequence[str]:
+        modules = _module_names([self.revisions[revision]] if revision else [])
         return [
             other.name
             for other in self.snapshot.drivers.values()

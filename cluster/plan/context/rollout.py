@@ -82,7 +82,18 @@ class RolloutPlan:
         return rollout_state(
             self.members, driver, newest, good, supply,
             remembered=casualties, away=away, retries=revisions.resource.retries,
+            blocked=self._blocked_nodes() if driver.spec.after and not good else (),
         )  # fmt: skip
+
+    def _blocked_nodes(self) -> frozenset[str]:
+        """Return the nodes where a Driver before this one failed, or is not wanted."""
+        own = {member.node.name for member in self.members}
+        blocked = set[str]()
+        for other in self.before():
+            members = other.members
+            blocked |= own - {member.node.name for member in members}
+            blocked |= {m.node.name for m in members if m.health is Health.BROKEN}
+        return frozenset(blocked)
 
     def _dependent_budgets(self) -> Iterator[DependentBudget]:
         """Yield the budget of each Driver after this one, less what this one uses already."""

@@ -223,7 +223,15 @@ class ModuleSupply:
         newest, pools = self.revisions.newest, self.toolkits.resolutions
         order = self._in_order
         return tuple(
-            preflight_answers(self.driver, newest, self.snapshot, desired, pools, in_order=order)
+            preflight_answers(
+                self.driver,
+                newest,
+                self.snapshot,
+                desired,
+                pools,
+                in_order=order,
+                rebuild=self.rebuild,
+            )
         )
 
     @cached_property
@@ -284,8 +292,8 @@ class ModuleSupply:
         if build is None:
             return existing is None or not self.driver.spec.after
         match build.progress:
-            case BuildProgress.BROKEN:
-                return True
+            case BuildProgress.BROKEN:  # of a build that is ordered anew, the store has the former
+                return existing is None or not build.build.rebuild
             case BuildProgress.DONE:
                 return False
             case _:
@@ -296,6 +304,8 @@ class ModuleSupply:
         build = self.builds.get(at)
         if build is None:
             return bool(self.driver.spec.after)
+        if build.progress is BuildProgress.BROKEN:
+            return bool(build.build.rebuild)
         return build.progress is BuildProgress.DONE
 
 

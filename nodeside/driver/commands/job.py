@@ -117,9 +117,9 @@ def preview_finish(config: Config) -> CommandOutput:
     task, ordered = _read_order(config)
     if not ordered.request:
         return dry_run_outcome(task, "do nothing: the store has it")
-    return dry_run_outcome(
-        task, "check, sign", f"publish to {ordered.to}" if ordered.to else "publish nothing"
-    )
+    replacing = ", replacing another one of that tag" if ordered.rebuild else ""
+    step = f"publish to {ordered.to}{replacing}" if ordered.to else "publish nothing"
+    return dry_run_outcome(task, "check, sign", step)
 
 
 def _read_order(config: Config) -> tuple[Task, BuildOrder]:

@@ -360,3 +360,22 @@ def test_who_may_not_patch_is_told_what_that_needs(tmp_path: Path) -> None:
 
     assert done.code != 0
     assert ORDERING in done.errors
+
+
+def test_undo_prefers_the_revision_that_was_good_before_to_one_that_was_tried(scene: Scene) -> None:
+    tried = document(version="1.5.0", image="registry.example.com/drivers/edu:1.5.0")
+    scene.driver["status"] = {
+        "lastGoodRevision": revision(NEW),
+        "previousGoodRevision": revision(OLD),
+    }
+    stored = [(OLD, "2026-01-01T00:00:00Z"), (tried, "2026-01-15T00:00:00Z")]
+    stored.append((NEW, "2026-02-01T00:00:00Z"))
+    scene.server.always = StoredObjects(
+        [scene.driver, *(stored_revision(each, created) for each, created in stored)]
+    ).answer
+
+    order = verbs.undo(scene.api, NAMESPACE, "edu")
+
+    assert order.what.startswith(
+        f"edu goes from 2.0.0 ({revision(NEW)}) to 1.0.0 ({revision(OLD)})"
+    )

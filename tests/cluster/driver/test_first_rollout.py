@@ -13,7 +13,7 @@ from cluster.model.parse_pods import CREATING, PULLING
 from cluster.model.retries import parse_retries
 from cluster.model.snapshot import DriverPod
 from nodeside.protocol.labels import assigned_label
-from nodeside.protocol.node_status import State
+from nodeside.protocol.node_status import WAITS_FOR_DRIVER, State
 from nodeside.protocol.timestamps import rfc3339
 from tests.cluster.fakes.model import KERNEL, Model
 from tests.cluster.fakes.rollouts import THEN, go_down, look, newest
@@ -425,3 +425,62 @@ def _creates(model: Model, node: str, what: str) -> None:
     assert found is not None
     name = f"pod-of-{node}"
     model.pods[name] = DriverPod(name, driver="edu", node=node, daemonset=found.name, creating=what)
+
+
+def having(model: Model, driver: str = "edu") -> list[str]:
+    return [name for name in model.nodes if assigned_label(driver) in model.nodes[name].labels]
+
+
+def pass_time(model: Model, *times: float) -> None:
+    for time in times:
+        model.carry_out(model.plan(time).actions)
+
+
+def test_a_canary_that_waits_for_a_driver_that_failed_there_is_replaced() -> None:
+    model = Model()
+    model.add([f"n{number}" for number in range(4)])
+    model.apply_driver("edu")
+    model.apply_driver("peer", after=["edu"], modules=[{"name": "peer"}])
+    pass_time(model, 1.0, 2.0)
+    model.report("n0", State.FAILED, driver="edu", message="bad card", time=3.0)
+    model.report("n0", State.WAITING, driver="peer", reason=WAITS_FOR_DRIVER, time=3.0)
+    pass_time(model, 4.0)
+    model.change("n0", unschedulable=True)
+    model.apply_driver("edu", version="1.0.1")
+    pass_time(model, 5.0)
+    for name in ("n1", "n2", "n3"):
+        model.report(name, driver="edu", time=6.0)
+        pass_time(model, 7.0, 7.5)
+
+    pass_time(model, 9.0, 10.0)
+
+    assert len(having(model, "peer")) > 1
+
+
+def test_a_canary_that_waits_for_its_reboot_holds_no_node_that_has_rebooted() -> None:
+    model = Model()
+    model.add([f"n{number}" for number in range(4)])
+    model.apply_driver(upgrade="onReboot")
+    pass_time(model, 1.0)
+    [canary] = having(model)
+    model.report(canary, State.REBOOT_REQUIRED, time=2.0)
+    pass_time(model, 10.0, 11.0)
+
+    assert len(having(model)) > 1
+
+
+def test_a_node_that_was_not_chosen_opens_nothing_after_a_canary_has_failed() -> None:
+    model = Model()
+    model.add([f"n{number}" for number in range(5)])
+    model.apply_driver()
+    pass_time(model, 1.0)
+    [canary] = having(model)
+    model.report(canary, State.FAILED, time=2.0)
+    label = model.nodes[canary].labels[assigned_label("edu")]
+    model.relabel("n3", {assigned_label("edu"): label})  # a kubelet may label its own node
+    model.report("n3", State.READY, time=2.0)
+
+    pass_time(model, 3.0, 4.0)
+
+    assert having(model) == [canary, "n3"]
+    assert model.condition("Degraded")["reason"] == "RolloutStopped"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.cli.explain import explain_driver, explain_node
+from cluster.driver.pod_policy import rebuilt_pods_of
 from cluster.model.retries import REBUILD_NOTE, parse_rebuild
 from cluster.model.snapshot import (
     BuildJob,
@@ -20,9 +21,11 @@ from cluster.model.snapshot import (
 )
 from cluster.model.waiting import Waiting
 from cluster.options.build_once.builds import outcome_of
+from cluster.options.build_once.job_manifest import ORDER, SharedBuild, build_job
 from cluster.plan import plan_driver
 from nodeside.protocol.build_job import BuildOutcome, BuildVerdict
 from nodeside.protocol.node_status import NOTHING_SERVED, State
+from nodeside.spec.pods import Pods, PullPolicy
 from tests.cluster.fakes.model import EDU, KERNEL, Model
 
 STORE = {"oci": "registry.example.com/bundles/edu", "publish": True}
@@ -720,3 +723,78 @@ def test_explain_says_that_a_build_goes_on(model: Model) -> None:
     [job] = model.jobs
     words = f"Job {job} builds for {KERNEL} with {EDU['toolkit']['imageTemplate']}"
     assert any(words.replace("{kernel}", KERNEL) in line for line in said.next), said.next
+
+
+def test_an_order_to_rebuild_asks_a_question_anew() -> None:
+    model = Model()
+    model.add(["n1"])
+    model.apply_driver(preflight=[{"kernel": NEW_KERNEL}])
+    model.settle()
+    model.end_build(BuildVerdict.REFUSED, kernel=NEW_KERNEL, first_error="edu.c:1: error: no")
+    model.settle()
+    assert decisions(model)[0][0] == "DoesNotBuild"
+
+    order_rebuild(model, "2026-11-28T12:00:00Z")
+    model.settle()
+
+    assert decisions(model)[0][0] == "Building"
+
+
+def test_after_an_order_to_rebuild_a_question_and_a_coming_build_are_one_still() -> None:
+    model = Model(image_streams=tags(OLD_OS, NEW_OS))
+    model.add(["n1"], os_image=f"{COREOS} {OLD_OS}")
+    model.apply_driver(prebuilt=PREBUILT, preflight=[{"osVersion": NEW_OS}], **BY_TAG)
+    model.settle()
+    order_rebuild(model, "2026-11-28T12:00:00Z")
+    model.settle()
+
+    assert len(model.jobs) == 2, "for the kernel that runs, and for the coming one"
+
+
+def test_a_rebuild_that_a_store_refuses_leaves_the_nodes_as_they_are(model: Model) -> None:
+    model.settle()
+    model.end_build()
+    model.settle_ready()
+    before = only(model).name
+
+    order_rebuild(model, "2026-11-28T12:00:00Z")
+    model.settle()
+    model.end_build(BuildVerdict.BROKEN, reason="FetchFailed", message="403: tag is immutable")
+    model.settle()
+
+    assert (only(model).name, only(model).toolkit) == (before, ""), "the store has the former one"
+
+
+def test_a_rebuild_pulls_what_the_policy_of_the_driver_would_not(model: Model) -> None:
+    order_rebuild(model, "2026-11-28T12:00:00Z")
+    found = model.drivers["edu"]
+    for asked, of_pods, of_jobs in (
+        (None, "Always", "Always"),
+        (PullPolicy.IF_NOT_PRESENT, "IfNotPresent", "Always"),
+        (PullPolicy.NEVER, "Never", "Never"),
+    ):
+        assert found.driver is not None
+        spec = replace(found.driver.spec, pods=Pods(image_pull_policy=asked))
+        each = replace(found, driver=replace(found.driver, spec=spec))
+        policy = rebuilt_pods_of(each).image_pull_policy
+        assert policy is not None
+        assert policy.value == of_pods
+        assert each.driver is not None
+        build = SharedBuild(each.driver, "0123456789ab", "toolkit", "x86_64", rebuild=found.rebuild)
+        [container] = build_job(build, each, model.snapshot.settings)["spec"]["template"]["spec"][
+            "containers"
+        ]
+        assert container["imagePullPolicy"] == of_jobs
+
+
+def test_a_rebuild_is_no_option_that_an_older_driver_image_would_refuse(model: Model) -> None:
+    order_rebuild(model, "2026-11-28T12:00:00Z")
+    found = model.drivers["edu"]
+    assert found.driver is not None
+    build = SharedBuild(found.driver, "0123456789ab", "toolkit", "x86_64", rebuild=found.rebuild)
+
+    pod = build_job(build, found, model.snapshot.settings)["spec"]["template"]["spec"]
+
+    [order] = [each for each in pod["initContainers"] if each["name"] == ORDER]
+    assert {"name": "NODESIDE_REBUILD", "value": "1"} in order["env"]
+    assert "--rebuild" not in order["command"]

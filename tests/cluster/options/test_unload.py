@@ -649,3 +649,20 @@ def test_feature_labels_of_a_driver_that_went_without_cleanup_are_removed() -> N
     going(model)
 
     assert features(model) == {"feature.nodeside.io/edu2.version"}
+
+
+def test_the_modules_of_an_earlier_revision_are_no_reason_to_leave_those_of_this_one() -> None:
+    model = running(1, modules=[{"name": "edu"}, {"name": "common"}])
+    model.apply_driver(
+        hardware={"nodeSelector": SELECTED}, version="2.0.0", modules=[{"name": "edu"}]
+    )
+    model.settle_ready()
+    model.relabel("n0", {STATE: "ready"})
+    model.apply_driver("other", modules=[{"name": "common"}])
+    model.relabel("n0", {assigned_label("other"): "123456789abc"})
+    assert len(model.revisions) == 2, "nodeside-cluster undo can go back"
+
+    model.delete_driver()
+    model.settle_deleting()
+
+    assert leaver(model) is UnloadPhase.NEXT or model.unloads()

@@ -1015,3 +1015,23 @@ def test_of_many_reports_without_a_driver_some_are_deleted_at_a_time() -> None:
 
     assert counts == [200, 100]
     assert set(model.node_drivers) == {"edu.n0"}
+
+
+def test_the_good_revision_before_the_present_one_stays_whatever_was_tried_since() -> None:
+    model = running()
+    good = model.drivers["edu"].status["lastGoodRevision"]
+    for version in ("1.1", "1.2", "1.3", "1.4"):
+        model.apply_driver(version=version)
+        model.settle()
+        for name in model.nodes:
+            if model.revision(name) != good:
+                model.report(name, State.FAILED)
+        model.settle()
+
+    model.apply_driver(version="2.0.0")
+    model.settle_ready()
+
+    status = model.drivers["edu"].status
+    assert status["previousGoodRevision"] == good != status["lastGoodRevision"]
+    assert f"edu-revision-{good}" in model.revisions
+    assert len(model.revisions) == 4
