@@ -184,10 +184,7 @@ class _Unzipped:
 
     def read_exactly(self, count: int) -> bytes:
         """Return `count` bytes. Raises BundleError if the archive ends early."""
-        data = b"".join(self.read_chunks(count))
-        if len(data) < count:
-            raise self.bundle_error("the archive is truncated")
-        return data
+        return b"".join(self.read_chunks(count))
 
     def read_chunks(self, count: int) -> Iterator[bytes]:
         """Yield `count` bytes in pieces, then skip the padding to a whole block."""
@@ -249,7 +246,8 @@ def _read_entries(stream: _Unzipped) -> Iterator[_Entry]:
         if info.isdir() and info.name == "modules":
             continue
         yield _check_entry(info, stream)
-    raise stream.bundle_error(f"it has more than {_ENTRY_LIMIT} entries")
+    if _read_header(stream) is not None:
+        raise stream.bundle_error(f"it has more than {_ENTRY_LIMIT} entries")
 
 
 def _read_header(stream: _Unzipped) -> tarfile.TarInfo | None:

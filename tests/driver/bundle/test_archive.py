@@ -269,15 +269,27 @@ def test_a_manifest_of_any_size_is_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_too_many_entries_are_refused(bundle: Bundle, tmp_path: Path) -> None:
+def test_too_many_entries_are_refused(tmp_path: Path) -> None:
     entry = tar_entry("modules", kind=tarfile.DIRTYPE)
 
     refused(
-        gzip.compress(tar_of(bundle) + entry * 10_001 + END, 1),
+        gzip.compress(entry * 10_001 + END, 1),
         tmp_path,
         "it has more than 10000 entries",
         limit=16 << 20,
     )
+
+
+@pytest.mark.slow
+def test_as_many_entries_as_are_allowed_are_read_to_the_end(bundle: Bundle, tmp_path: Path) -> None:
+    tar = tar_of(bundle)
+    with tarfile.open(fileobj=io.BytesIO(tar + END)) as opened:
+        left = 10_000 - len(opened.getmembers())
+    archive = tmp_path / "full.tar.gz"
+    entry = tar_entry("modules", kind=tarfile.DIRTYPE)
+    archive.write_bytes(gzip.compress(tar + entry * left + END, 1))
+
+    assert unpack_bundle(archive, tmp_path / "new", 16 << 20).digest == bundle.digest
 
 
 def test_a_bundle_that_is_not_the_accepted_one_never_appears(archive: Path, tmp_path: Path) -> None:
