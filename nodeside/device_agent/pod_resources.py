@@ -38,7 +38,10 @@ Containers share the devices of one claim.
 
 
 class PodResources:
-    """The kubelet's answers, by the socket of its pod resources API. A trouble is logged once."""
+    """The kubelet's answers, by the socket of its pod resources API.
+
+    A failure is logged once until the kubelet answers again.
+    """
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket

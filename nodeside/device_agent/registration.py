@@ -95,7 +95,10 @@ class Registration:
         if self._kubelet is None:
             self._note_failure(now, "there is no kubelet; waiting for it")
             return False
-        return self._start_listening(now) and self._try_to_register(now)
+        if not self._start_listening(now):
+            return False
+        self._try_to_register(now)
+        return True
 
     def _start_again(self, now: float) -> None:
         self._is_registered, self._failures, self._next = False, 0, now
@@ -124,18 +127,17 @@ class Registration:
         self._is_registered, self._failures, self._next = False, 0, 0.0
         self._lock.release()
 
-    def _try_to_register(self, now: float) -> bool:
+    def _try_to_register(self, now: float) -> None:
         try:
             self._plugin.register()
         except NotRegistered as error:
             self._note_failure(now, f"the kubelet does not take the plugin: {error}")
-            return True
+            return
         # If the kubelet was replaced meanwhile, its identity differs at the next check.
         self._is_registered, self._trouble = True, ""
         self._failures += 1  # counts as a failure until the kubelet watches
         self._next = now + backoff(self._failures, _UNWATCHED, _LONGEST)
         log.fact("registered with the kubelet", resource=self._plugin.resource)
-        return True
 
     def _note_failure(self, now: float, words: str) -> None:
         self._failures += 1

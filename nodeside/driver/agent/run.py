@@ -98,11 +98,11 @@ def stop_services_at_exit(services: Services, host: Host) -> Iterator[None]:
 
 @dataclass
 class DriverLoop:
-    """A run of one driver in one place. `expected_kernel` is the release this pod was made for.
+    """Runs one driver on one node, once or in a loop.
 
-    `loader` loads the modules; None means by system calls. Without a `pod_lock` this is not a pod,
-    and the lock of a single attempt is enough. `earlier` is what earlier attempts found. Without
-    `services` none is started.
+    `expected_kernel` is the release this pod was made for. `loader` loads the modules; None means
+    by system calls. Without a `pod_lock` this is not a pod, and the lock of a single attempt is
+    enough. `earlier` is what earlier attempts found. Without `services` none is started.
     """
 
     config: Config
@@ -178,13 +178,13 @@ class DriverLoop:
                     process.reap_orphans(services.pids)
                 if watch.stopping is not None:
                     break
-                # An attempt that loads, unloads or resets something causes uevents. Those would
-                # start the next attempt at once, in an endless loop.
                 timeout = retry if result is _Result.RETRYABLE else None
                 if result is _Result.SERVICE_FAILED:
                     timeout = services.next_start()
                 is_ready = result is _Result.READY
                 ready = ready_path(self.config.host, self.last_read.name) if is_ready else None
+                # An attempt that loads, unloads or resets something causes uevents. Those would
+                # start the next attempt at once, in an endless loop.
                 reason = watch.wait_for_reason(
                     timeout, calm=_UEVENT_QUIET if is_ready else retry, ready=ready
                 )
@@ -217,9 +217,11 @@ class DriverLoop:
             _, report = self.run_once()
         except NodesideError as error:
             log.warning(str(error), reason=error.reason, hint=error.hint)
-            log.fact("waiting for a change of the file", file=self.config.driver_file)
+            if error.retryable:
+                return _Result.RETRYABLE
             # An invalid driver.yaml: only a new one helps.
-            return _Result.RETRYABLE if error.retryable else _Result.FAILED
+            log.fact("waiting for a change of the file", file=self.config.driver_file)
+            return _Result.FAILED
         except Exception as exc:
             log.traceback(exc)
             return _Result.RETRYABLE

@@ -11,10 +11,10 @@ These rules limit the requests (a first rollout to 5,000 nodes is 15,000 request
   seconds; a driver that loads from a bundle reports `ready` and nothing before. The exception: if
   the cluster believes that the driver is `ready`, the end of that state is sent immediately.
 - A state that was superseded before it was sent is not sent.
-- An unchanged status is not sent again. Stage durations, and the observation that modules are
-  loaded, are not a change for a ready driver and do not supersede its status: a load makes the run
-  loop observe again immediately. The rung that brought the driver up is reported for the life of
-  the process. There is no heartbeat.
+- An unchanged status is not sent again. A status with another source or other stage durations
+  counts as unchanged, since the run loop observes again after every load and then finds the modules
+  loaded. The rung that brought the driver up is reported for the life of the process. There is no
+  heartbeat.
 - The node's uid, for the owner reference, comes from the response to the label PATCH. It is
   requested separately only if that PATCH is refused.
 

@@ -60,7 +60,7 @@ def find_death(task: Task, manifest: BundleManifest) -> KernelDied | None:
 
 
 def _command_in_cluster(task: Task) -> str:
-    """Return the command that orders it in the cluster, "" where no controller is."""
+    """Return the end of a hint: how to order the load in the cluster; "" without a controller."""
     if task.config.policy_file is None or not task.config.node:
         return ""
     return f", or: nodeside-cluster retry {task.name} {task.config.node}"
@@ -75,7 +75,7 @@ def _retry_time(task: Task) -> float:
 def marked_load(attempt: Attempt, manifest: BundleManifest) -> Iterator[None]:
     """Mark the load on the node's disk while the block runs, and until the validation passes.
 
-    An error that is raised here was survived by the kernel, so the mark goes.
+    If the block raises an exception, the kernel has survived the load, and the mark is removed.
     """
     task = attempt.task
     try:

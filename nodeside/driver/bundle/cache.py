@@ -11,9 +11,9 @@
 
 A bundle appears when a complete, synced directory is renamed into place. It is renamed away before
 it is deleted, so a tag is always either complete or absent. A crash leaves at most `.tmp-*`
-directories, which are never taken for bundles; `remove_other_bundles` and the next
-`staging_directory` remove those that no process has locked. Every bundle is verified before use.
-One that fails verification is set aside and treated as absent from then on.
+directories, which are never taken for bundles. `remove_other_bundles` removes those that no process
+has locked, and the next `staging_directory` does so in `<root>`. Every bundle is verified before
+use. One that fails verification is set aside and treated as absent from then on.
 
 Whether a bundle may be used is not decided here: `trust.py` judges fetched bundles on every use.
 """
@@ -327,7 +327,10 @@ def _rename_damaged(directory: Path) -> Path:
 
 @contextmanager
 def _lock_unused(staging: Path) -> Iterator[bool]:
-    """Yield whether no process has locked this staging directory; hold its lock meanwhile."""
+    """Yield whether no process has locked this staging directory; hold its lock meanwhile.
+
+    A directory that cannot be opened counts as not locked.
+    """
     try:
         fd = os.open(staging, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:

@@ -246,7 +246,7 @@ def _duplicate_names(what: str, names: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _unprintable_problems(manifest: BundleManifest) -> Iterator[tuple[str, str]]:
-    """Yield problems with displayed text, which must not move the cursor of a terminal."""
+    """Yield problems with displayed text: control characters, excessive length."""
     kernel, toolchain = manifest.kernel, manifest.toolchain
     words = [manifest.version, manifest.source_digest, manifest.certificate, manifest.created]
     words += [kernel.release, kernel.version, kernel.architecture]
@@ -258,7 +258,8 @@ def _unprintable_problems(manifest: BundleManifest) -> Iterator[tuple[str, str]]
         if not word.isprintable():
             yield "text", f"has control characters: {word!r:.80}"
         if len(word) > _TEXT_LIMIT:
-            yield "text", f"has a value of {len(word)} characters: {word!r:.80}"
+            expected = f"expected at most {_TEXT_LIMIT}"
+            yield "text", f"has a value of {len(word)} characters, {expected}: {word!r:.80}"
 
 
 def _crc_in_hex(crc: int | None) -> str:

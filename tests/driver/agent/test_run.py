@@ -389,6 +389,21 @@ def test_a_bug_never_ends_the_process_and_is_tried_ever_less_often(
     assert {status.reason for status in node.told} == {"Bug"}
 
 
+def test_only_a_failure_that_nothing_else_ends_waits_for_another_driver_yaml(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logging.getLogger("nodeside"), "propagate", True)
+    caplog.set_level(logging.INFO, "nodeside")
+    node.write_driver(source={"path": "nowhere"})
+    assert live(node, monkeypatch).patience == [None]
+    assert "waiting for a change of the file" in caplog.text
+    caplog.clear()
+    monkeypatch.setattr("nodeside.driver.agent.resolution.resolve_task", surprised)
+    assert live(node, monkeypatch).patience == [5]
+    assert "a bug in nodeside" in caplog.text
+    assert "waiting for a change of the file" not in caplog.text
+
+
 def test_where_nothing_can_even_be_told_the_process_goes_on(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -156,7 +156,10 @@ def test_a_directory_without_a_manifest_is_no_bundle(bundle: Bundle) -> None:
         ({"version": "1\x1b[2J"}, "the manifest's text has control characters"),
         ({"version": ".tmp-x"}, "the manifest's version is not a valid driver version: '.tmp-x'"),
         ({"version": "x" * 300}, "the manifest's version is not a valid driver version: 'xxx"),
-        ({"created": "x" * 2000}, "the manifest's text has a value of 2000 characters: 'xxx"),
+        (
+            {"created": "x" * 2000},
+            "the manifest's text has a value of 2000 characters, expected at most 1024: 'xxx",
+        ),
     ],
 )
 def test_a_manifest_that_means_harm_or_nothing_is_refused(
