@@ -41,7 +41,7 @@ from nodeside.values import frozen
 
 
 class StepMissing(NodesideError):
-    """The previous step left no result."""
+    """The previous step left no result, or none for what driver.yaml says now."""
 
     reason = "StepMissing"
 
@@ -50,8 +50,8 @@ class StepMissing(NodesideError):
 class OrderOptions:
     """What an order asks for. The kernel is selected by release, by variant, or as the only one.
 
-    `publish`: whether to publish, to `to`; "" means the store in driver.yaml. `rebuild`: build what
-    the store has, too, and replace it there.
+    `publish`: whether to publish, to `to`; "" means the store in driver.yaml. `rebuild`: build
+    even if the store has the bundle, and replace that one.
     """
 
     release: str = ""
@@ -220,20 +220,20 @@ def _find_own_store(task: Task) -> str:
 
 
 def _find_digest_in_store(task: Task, to: str) -> str:
-    """Return the digest of the desired bundle in the store.
+    """Return the digest of the wanted bundle in the store.
 
     "" if it is not there or not signed as driver.yaml requires. Raises FetchError, BundleError.
     """
     from nodeside.driver.store.base import WantedBundle
     from nodeside.driver.store.sources import make_acceptance, open_source
 
-    desired = WantedBundle(task.name, task.version, task.kernel, task.key)
+    wanted = WantedBundle(task.name, task.version, task.kernel, task.key)
     with open_source(publish_target(task, to), rungs.fetch_options(task)) as store:
         described = store.describe(task.tag)
     if described is None:
         return ""
     try:
-        make_acceptance(desired, task.trust)(described)
+        make_acceptance(wanted, task.trust)(described)
     except BadSignature as problem:  # no node would accept it; `publish` decides what is replaced
         log.warning(str(problem), store=to, tag=task.tag)
         return ""

@@ -1,8 +1,8 @@
 """What a load means for modules of the kernel's tree, in words, before anything is changed.
 
 A driver may need modules of the tree, to which modprobe.d and the kernel's command line give
-parameters. It may also replace one that others of the tree use: these look for its symbols with the
-CRCs of the kernel's build, and cannot be loaded any more if it has others.
+parameters. It may also replace one that others of the tree use: these expect its symbols with the
+CRCs of the kernel's build, and cannot be loaded if the driver's module exports other CRCs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WORDS = 512  # characters of the parameters in one note
 def in_tree_notes(
     host: Host, modules: Sequence[ModuleFile], needs: Mapping[str, tuple[str, ...]]
 ) -> tuple[str, ...]:
-    """Return what a person should know of the modules of the tree when these are loaded."""
+    """Return what a person should know of the tree's modules before `modules` are loaded."""
     config, line = read_modprobe_config(host), read_command_line(host)
     notes = [*config.unread, *unheeded_notes([module.name for module in modules], config)]
     try:
@@ -71,7 +71,7 @@ def requested_parameters_in_tree(
 
 
 def unheeded_notes(names: Iterable[str], config: ModprobeConfig) -> Iterator[str]:
-    """Yield what modprobe.d says of the driver's own modules, and is not heeded."""
+    """Yield what modprobe.d says of the driver's own modules. nodeside does not heed it."""
     for name in names:
         if options := config.options.get(name):
             yield (
@@ -79,7 +79,7 @@ def unheeded_notes(names: Iterable[str], config: ModprobeConfig) -> Iterator[str
                 "it is not given: set spec.modules[].parameters in driver.yaml"
             )
         if name in config.blacklist:
-            yield f"{name}: the host's modprobe.d has it in blacklist, and it is loaded by name"
+            yield f"{name}: the host's modprobe.d has it in blacklist; it is loaded all the same"
         if command := config.install_command(name):
             yield f"{name}: the host's modprobe.d has `install {name} {command}`, which is not run"
 
@@ -100,7 +100,7 @@ def loading_notes(order: Sequence[str], config: ModprobeConfig, line: CommandLin
 def _left_out_notes(
     soft: Sequence[str], order: Sequence[str], tree: InTree, config: ModprobeConfig
 ) -> Iterator[str]:
-    """Yield which soft dependencies, of these modules or in `soft`, are left out, and why."""
+    """Yield which soft dependencies, in `soft` or of modules in `order`, are left out, and why."""
     asked = [tree.softdeps_of(name, config) for name in order]
     for name in dict.fromkeys([*soft, *(n for each in asked for n in each.pre + each.post)]):
         if name not in order and name in tree.paths and (why := config.why_unwanted(name)):
@@ -164,7 +164,7 @@ def shut_out_notes(host: Host, ours: Sequence[ModuleFile], facts: KernelFacts) -
     symbol = next(iter(shut.values()))[0]
     note = (
         f"{', '.join(sorted(names))} of this driver takes the place of the kernel's, and the "
-        f"kernel's {shortlist(sorted(shut), _NAMED_USERS)} cannot be loaded beside it: it exports "
-        f"{symbol} otherwise, or not at all"
+        f"kernel's {shortlist(sorted(shut), _NAMED_USERS)} cannot be loaded beside it: this "
+        f"driver exports {symbol} with another CRC, or not at all"
     )
     return (note,)

@@ -51,7 +51,8 @@ from nodeside.system.scratch import scratch_directory
 from nodeside.values import frozen
 
 _PAUSE = 0.05  # seconds between attempts
-_INIT_REFUSALS = 2  # after so many attempts, EBUSY with no module of that name is init()'s
+# After so many attempts, an EBUSY is init()'s, if there is no module of that name.
+_INIT_REFUSALS = 2
 
 
 @frozen
@@ -329,7 +330,7 @@ class Loader:
         until = self.clock.now() + self.deadlines.idle
         while (state := self.modules.state(module)) is not None:
             if self.clock.now() >= until:
-                raise stuck_error(module, state)
+                raise stuck_error(module, state, unloaded=True)
             self.clock.sleep(_PAUSE)
 
 
@@ -341,16 +342,23 @@ def in_use_error(holding: Holding) -> InUse:
     )
 
 
-def stuck_error(module: str, state: LoadedState | None) -> RebootRequired:
-    """Return the exception for a module that stays, however long one waits."""
+def stuck_error(
+    module: str, state: LoadedState | None, *, unloaded: bool = False
+) -> RebootRequired:
+    """Return the exception for a module that stays, however long one waits.
+
+    `unloaded`: the kernel has answered that it is unloaded.
+    """
     if state is not None and state.permanent:
         why = "it is permanent, that is, it has no exit function"
     elif state is not None and state.initstate == "going":
         why = "it is stuck while unloading"
     elif state is not None and state.initstate == "coming":
         why = "its init function has not returned"
-    else:
+    elif unloaded:
         why = "it is still in the kernel although the unload succeeded"
+    else:  # EBUSY says so, and the state has changed since
+        why = "it was being loaded or unloaded a moment ago"
     return RebootRequired(
         f"cannot unload {module}: {why}", hint="reboot the node: nothing else removes the module"
     )
@@ -359,7 +367,7 @@ def stuck_error(module: str, state: LoadedState | None) -> RebootRequired:
 def parameter_line(module: str, parameters: Mapping[str, str]) -> str:
     """Format parameters for the kernel's parse_args() (kernel/params.c).
 
-    Raises LoadFailed for a value that no words mean to the kernel.
+    Raises LoadFailed for a value that cannot be passed to the kernel.
     """
     assignments = []
     for name, value in parameters.items():

@@ -183,7 +183,10 @@ def _is_hidden(module: ModuleFile, symbol: KernelSymbol) -> bool:
 
 
 def _is_listed(name: str, namespace: str) -> bool:
-    """Match EXPORT_SYMBOL_FOR_MODULES (6.16): comma-separated names, each may end with a `*`."""
+    """Match the names that EXPORT_SYMBOL_FOR_MODULES gives, comma-separated; a `*` may end each.
+
+    The macro came with Linux 6.16, where its name is EXPORT_SYMBOL_GPL_FOR_MODULES.
+    """
     for entry in namespace.removeprefix(_MODULES).split(","):
         pattern = kernel_name(entry.strip())
         if pattern == name or (pattern.endswith("*") and name.startswith(pattern[:-1])):

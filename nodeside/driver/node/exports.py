@@ -11,8 +11,9 @@ gives it a small one (kernel/module/kallsyms.c, is_exported). Both leave a label
 the module's read-only data. Somebody else's module may be stripped of it: then NAME with a small
 letter may be exported or local.
 
-Addresses are not needed: kptr_restrict hides only them. Without CONFIG_KALLSYMS_ALL data is missing
-in the list, without CONFIG_KALLSYMS the list: then a symbol that is not found may still be there.
+Addresses are not needed: kptr_restrict hides only them. Without CONFIG_KALLSYMS_ALL the list has no
+data symbols. Without CONFIG_KALLSYMS there is no list. In both cases, a symbol may be in the kernel
+although it is not found.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class RunningExports:
     `loaded` maps a symbol to the loaded module that exports it, `in_tree` to the module of the
     kernel's tree that does, loaded or not. `image` are those of the kernel itself. `out_of_tree`
     are the loaded modules of others, and `unclear` are symbols that they have, exported or local.
-    `complete`: a symbol that is nowhere here is nowhere.
+    `complete`: a symbol that is missing here is in neither the kernel nor its tree.
     """
 
     loaded: Mapping[str, str] = field(default_factory=dict)

@@ -1,8 +1,8 @@
 """The files of the driver image that are copied to the host: their digest, and refusals.
 
 Containers that get the files trust them and may run as root. That gives nobody more rights: whoever
-can write to the host's copy could run as root anyway. Refused is what would be more than a file on
-the host: devices, pipes, files with privileges, links to what is not copied.
+can write to the host's copy could run as root anyway. What would be more than a file on the host is
+refused: devices, pipes, files with privileges, links to what is not copied.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Tree:
     def _refuse_steps_out_of_links(self, entry: Entry, target: str) -> None:
         """Refuse `link/..`, which is the parent of where the link leads, not of the link.
 
-        Without it, a target means what its words say, so it can be checked and rewritten by them.
+        Without such a step, a target can be resolved as text, without following links.
         """
         at = "/" if target.startswith("/") else posixpath.dirname(entry.path)
         for step in target.split("/"):
@@ -169,5 +169,5 @@ class Tree:
 
 
 def _raise_error(error: OSError) -> None:
-    """Let `os.walk` fail: what it leaves out by itself would be missing from the version."""
+    """Let `os.walk` fail: by itself it leaves out a directory that it cannot read."""
     raise error

@@ -106,7 +106,7 @@ def test_what_modprobe_d_says_of_the_driver_is_shown_and_not_heeded(node: FakeNo
             "straw: the host's modprobe.d has options for it (a=1), which it is not given: set "
             "spec.modules[].parameters in driver.yaml"
         ),
-        "straw: the host's modprobe.d has it in blacklist, and it is loaded by name",
+        "straw: the host's modprobe.d has it in blacklist; it is loaded all the same",
     ]
 
 

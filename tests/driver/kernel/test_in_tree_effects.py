@@ -46,7 +46,7 @@ def test_parameters_of_needed_modules_are_told_with_who_asks_for_them(kernel: El
             "edu: the host's modprobe.d has options for it (a=1), which it is not given: set "
             "spec.modules[].parameters in driver.yaml"
         ),
-        "edu: the host's modprobe.d has it in blacklist, and it is loaded by name",
+        "edu: the host's modprobe.d has it in blacklist; it is loaded all the same",
         "lib: size=3 (the kernel's command line)",
         ("lib: the host's modprobe.d has `install lib /bin/sh -c 'rm -rf /'`, which is not run"),
         "core: fast (the host's modprobe.d)",
@@ -117,7 +117,7 @@ def test_users_of_a_replaced_core_are_named_before_the_load(kernel: ElfKernel) -
     assert shut_out_notes(kernel.host, [own(kernel, "core", exports=("core_put",))], facts) == (
         (
             "core of this driver takes the place of the kernel's, and the kernel's ib cannot be "
-            "loaded beside it: it exports core_get otherwise, or not at all"
+            "loaded beside it: this driver exports core_get with another CRC, or not at all"
         ),
     )
 

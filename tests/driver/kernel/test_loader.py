@@ -472,6 +472,26 @@ def test_a_module_stuck_while_unloading_takes_a_reboot(kernel: FakeKernel) -> No
         kernel.loader.remove_module("edu")
 
 
+def test_a_module_that_the_kernel_calls_busy_and_shows_as_live_takes_a_reboot(
+    kernel: FakeKernel,
+) -> None:
+    kernel.add("edu")
+    kernel.refuse_unload["edu"] = [errno.EBUSY] * 1000
+
+    with pytest.raises(RebootRequired, match="it was being loaded or unloaded a moment ago"):
+        kernel.loader.remove_module("edu")
+
+
+def test_a_module_that_is_still_there_after_its_unload_takes_a_reboot(
+    kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel.add("edu")
+    monkeypatch.setattr(kernel, "delete_module", lambda *_: None)
+
+    with pytest.raises(RebootRequired, match="still in the kernel although the unload succeeded"):
+        kernel.loader.remove_module("edu")
+
+
 def test_an_exit_that_never_returns_takes_a_reboot(kernel: FakeKernel) -> None:
     kernel.add("edu")
     kernel.never_returns = DeadlinePassed("the kernel has not returned after 120 s")
