@@ -212,6 +212,14 @@ def test_every_variable_in_the_documents_is_read_somewhere() -> None:
     assert {name for name in said if name not in source} == set()
 
 
+def test_the_sidecars_help_has_every_exit_code_of_a_failed_build() -> None:
+    listed = sidecar._EPILOG.partition("exit codes:")[2].partition("\n\n")[0]
+    codes = {int(entry.split()[0]) for entry in listed.rstrip(".").split(";")}
+    always = {ExitCode.OK, ExitCode.USAGE, ExitCode.LOCKED, ExitCode.INTERRUPTED}
+
+    assert codes == always | {kind.exit_code for kind in FailureKind}
+
+
 def test_the_sidecars_command_is_the_one_that_the_pod_runs() -> None:
     argv = sidecar_command(Path("/shared"))
 

@@ -15,10 +15,12 @@ from nodeside.errors import ExitCode, NodesideError
 from nodeside.toolkit_sidecar.supervisor import Life, Stopped, Supervisor, stop_on_signals
 
 _ECHO_LIMIT = 64 << 20  # bytes of one build's lines in our own output; same as for build.log
-_EPILOG = """exit codes: 0 done or stopped by SIGTERM; 10 the module does not compile;
-11 it builds, but without a module that driver.yaml names; 21 no headers for exactly this kernel;
-22 the toolkit cannot build here; 45 another sidecar works on the directory; 51 disk full;
-53 out of memory; 77 the driver excludes this kernel; 130 interrupted.
+_EPILOG = """exit codes: 0 done or stopped by SIGTERM; 1 a bug in nodeside; 2 the command line is
+wrong; 3 the source is wrong; 10 the module does not compile; 11 it builds, but without a module
+that driver.yaml names; 21 no headers for exactly this kernel; 22 the toolkit cannot build here;
+45 another sidecar works on the directory; 50 the build took too long; 51 disk full; 52 the system
+refused something, or a request cannot be read; 53 out of memory; 77 the driver excludes this
+kernel; 130 interrupted.
 
 In a pod, the toolkit container runs `run`, and a build Job runs `kernels` and `answer`. To find out
 what is wrong with a toolkit, run `check` in that container. Every build.log has the commands that
