@@ -19,7 +19,7 @@ TAG: Final = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
 DIGEST: Final = r"(sha256:[0-9a-f]{64}|sha384:[0-9a-f]{96}|sha512:[0-9a-f]{128})"
 _SEPARATOR = r"([_.]|__|-+)"
 
-# What is wrong with a name, and what to do about it. Upper case is wrong behind the first slash,
+# What is wrong with a name, and what to do about it. Upper case is wrong after the first slash,
 # and everywhere if there is none; a tag and the word in a placeholder may have it.
 _SCHEME = (r"^[A-Za-z][A-Za-z0-9+.-]*://", "write it without https:// or another scheme")
 _LOWER = r"([^/:@{}]|\{[^{}]*\})"

@@ -61,7 +61,10 @@ class Document:
 
 
 def mistakes_error(document: Document, mistakes: Sequence[Mistake]) -> SpecError:
-    """Return the error that lists every mistake, one per line, in document order."""
+    """Return the error that lists the mistakes, one per line, in document order.
+
+    Mistakes after the first `_SHOWN` are only counted.
+    """
     rows = sorted(mistakes, key=lambda mistake: _sort_key(document.data, mistake.path))
     places = [_place_in_words(document, mistake.path) for mistake in rows[:_SHOWN]]
     lines = [f"{place}: {mistake}" for place, mistake in zip(places, rows, strict=False)]

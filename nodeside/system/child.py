@@ -87,9 +87,10 @@ def run_in_child(
     ChildDied, NoProcess, and DeadlinePassed. The child only inherits the open files in `keep`: a
     child that is left behind must not hold our lock or our output. Without limits, signals are
     blocked in the child, and it is left behind at the deadline: no signal ends a call that hangs in
-    the kernel, and a thread hanging there would prevent this process from ever exiting. If an
-    earlier child left behind for the same `alone` still exists, raises DeadlinePassed at once. Work
-    that has `alone` only reads, so what is left of it is killed when this process exits.
+    the kernel, and a thread hanging there would prevent this process from ever exiting.
+
+    `alone` names work that only reads, of which at most one child is left behind: if an earlier one
+    still exists, raises DeadlinePassed at once. Such a child is killed when this process exits.
     """
     if alone and _is_still_there(_left_behind.get(alone)):
         raise DeadlinePassed("the child process of an earlier attempt is still running")
@@ -162,7 +163,7 @@ def _read_answer(reader: int, until: float, limit: int) -> bytes:
         if not chunk:
             return bytes(data)
         data += chunk
-    raise ChildDied(f"it was killed: its answer has more than {limit} bytes")
+    raise ChildDied(f"its answer has more than {limit} bytes")
 
 
 def _reap_child(pid: int) -> str:

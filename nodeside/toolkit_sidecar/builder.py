@@ -353,7 +353,7 @@ def _run_to_result(build: BuildRun) -> BuildResult:
 def result_of(build: BuildRun, failed: BuildFailed | None) -> BuildResult:
     """Return the outcome of a build as the record that the driver reads.
 
-    A name in the source may be of any bytes, and stand in any sentence.
+    Texts are escaped, since they may contain file names of the source, which may be of any bytes.
     """
     return BuildResult(
         request=build.request.id,
@@ -375,7 +375,7 @@ def result_of(build: BuildRun, failed: BuildFailed | None) -> BuildResult:
 
 
 def refusal_result(id: str, boot_id: str, failed: BuildFailed) -> BuildResult:
-    """Return the result for a request that never reached a build."""
+    """Return the result for a request without a build to report on."""
     return BuildResult(
         request=id,
         boot_id=boot_id,

@@ -69,7 +69,7 @@ class Progress:
     def show_growth(self, directory: Path) -> Iterator[None]:
         """On a terminal, show by how much a directory has grown in the block, and how fast.
 
-        That is a line which is gone afterwards. A block that takes less than a second shows none.
+        The line is erased at the end of the block. A block of less than a second shows none.
         """
         if self.quiet or not self.stream.isatty():
             yield

@@ -1,6 +1,6 @@
 """A copy, made by root, of a directory that a vendor wrote.
 
-Copied are directories, regular files and links as links. The copy belongs to us and only we may
+Directories, regular files and links (as links) are copied. The copy belongs to us and only we may
 write to it. It has no setuid or setgid bits and no extended attributes, so no file in it gives
 rights to whoever runs it. Devices, pipes and sockets are refused without being opened, and a tree
 above the limit is refused before anything of it is written.
@@ -74,13 +74,19 @@ def _copy_entries(source: Path, target: Path, leave_out: Collection[str]) -> Non
             to.symlink_to(os.readlink(name, dir_fd=directory))
         else:
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            left -= _copy_file(os.open(name, flags, dir_fd=directory), source / relative, to, left)
+            size = _copy_file(os.open(name, flags, dir_fd=directory), source / relative, to, left)
+            if size > left:
+                raise _limit_error(f"{source} has grown, and now holds more than {LIMIT_MIB} MiB")
+            left -= size
     for path, mode in reversed(modes.items()):
         path.chmod(mode)
 
 
 def _copy_file(fd: int, source: Path, target: Path, left: int) -> int:
-    """Copy an open file and return its size. It may have changed since it was looked at."""
+    """Copy an open file and return its size, or one above `left` if it is too large to copy.
+
+    The file may have changed since it was looked at.
+    """
     with os.fdopen(fd, "rb") as reading, open(target, "xb") as writing:
         status = os.fstat(fd)
         _require_copyable(source, status)
@@ -88,7 +94,7 @@ def _copy_file(fd: int, source: Path, target: Path, left: int) -> int:
         while chunk := reading.read(_CHUNK):
             size += len(chunk)
             if size > left:
-                _require_within_limit(source, (LIMIT_MIB << 20) + 1)
+                return size
             writing.write(chunk)
         writing.flush()
         os.fchmod(writing.fileno(), status.st_mode & _MODES)
@@ -126,10 +132,13 @@ def _require_copyable(path: Path, status: os.stat_result) -> None:
 
 def _require_within_limit(source: Path, size: int) -> None:
     if size > LIMIT_MIB << 20:
-        raise TargetError(
-            f"{source} holds {-(-size >> 20)} MiB, the limit is {LIMIT_MIB} MiB",
-            hint="put driver.yaml beside the source of the driver and nothing else",
-        )
+        raise _limit_error(f"{source} holds {-(-size >> 20)} MiB, the limit is {LIMIT_MIB} MiB")
+
+
+def _limit_error(problem: str) -> TargetError:
+    return TargetError(
+        problem, hint="put driver.yaml beside the source of the driver and nothing else"
+    )
 
 
 def _raise_error(exc: OSError) -> NoReturn:

@@ -89,7 +89,7 @@ class Workshop:
         return kernel_disk.make_kernel_disk(available, self.archive, self.cache, self.progress)
 
     def node_disk(self, driver: Path, toolkit: Path) -> Path:
-        """Return the disk of a node with these root file systems, to be put an overlay on."""
+        """Return the base disk of nodes with these root file systems; each gets an overlay."""
         static = busybox.provide_busybox(self.archive, self.cache)
         return node_disk.make_node_disk(driver, toolkit, self.cache, self.progress, busybox=static)
 

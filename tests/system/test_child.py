@@ -137,7 +137,7 @@ def test_processor_time_has_a_limit() -> None:
 
 
 def test_an_answer_has_a_limit() -> None:
-    with pytest.raises(ChildDied, match="its answer has more than 1000 bytes"):
+    with pytest.raises(ChildDied, match=r"^its answer has more than 1000 bytes"):
         run_in_child(lambda: bytes(200_000), 10, limits=ChildLimits(LIMITS.memory, 2, 1000))
 
 

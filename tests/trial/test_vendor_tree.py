@@ -96,6 +96,23 @@ def test_a_tree_that_is_too_large_is_refused_before_it_is_copied(
     assert not (tmp_path / "copy").exists()
 
 
+def test_a_tree_that_grows_while_it_is_copied_is_refused_too(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = tree / "src" / "large"
+    large.touch()
+    monkeypatch.setattr(vendor_tree, "LIMIT_MIB", 1)
+    monkeypatch.setattr(
+        vendor_tree, "_require_within_limit", lambda *_: large.write_bytes(bytes(2 << 20))
+    )
+
+    with pytest.raises(TargetError) as caught:
+        vendor_tree.copy_tree(tree, tmp_path / "copy")
+
+    assert str(caught.value) == f"{tree} has grown, and now holds more than 1 MiB"
+    assert "beside the source of the driver" in caught.value.hint
+
+
 def test_a_tree_without_a_bottom_is_refused(tree: Path, tmp_path: Path) -> None:
     (tree / "/".join("d" * 200)).mkdir(parents=True)
 

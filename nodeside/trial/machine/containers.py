@@ -14,8 +14,8 @@ from nodeside.values import frozen
 
 TOOLKIT_UID = 65532
 
-# The default capabilities of a container in containerd and CRI-O (oci/spec_opts.go,
-# defaultUnixCaps, without the ones that only a privileged runtime adds).
+# The default capabilities of a container in containerd (oci/spec_opts.go, defaultUnixCaps). CRI-O
+# gives fewer.
 _DEFAULT_CAPABILITIES = (
     "chown", "dac_override", "fsetid", "fowner", "mknod", "net_raw", "setgid", "setuid", "setfcap",
     "setpcap", "net_bind_service", "sys_chroot", "kill", "audit_write",

@@ -26,8 +26,8 @@ from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.values import frozen
 
 _PROBE_SECONDS = 6.0  # with a working KVM, a kernel prints its first line in a fraction of that
-# The last two lines save another tenth: by default, Debian's kernels clear every page and call
-# seven LSMs.
+# The last two lines save a tenth of the boot: by default, Debian's kernels clear every page and
+# call seven LSMs.
 _ALWAYS = (
     "panic=-1", "oops=panic", "loglevel=5", "net.ifnames=0", "mitigations=off",
     "init_on_alloc=0",

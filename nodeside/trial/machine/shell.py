@@ -40,8 +40,8 @@ toolkit() {{
         env --chdir /shared/out PS1='toolkit:\w\$ ' HOME=/ "$@"
 }}
 export -f toolkit
-export PS1='trial:\w\$ '  # a bash that runs a script drops what it was given
-exec bash --norc  # Debian's would set another one
+export PS1='trial:\w\$ '  # set here, since a bash that runs a script drops PS1 from its environment
+exec bash --norc  # Debian's bash.bashrc would set another PS1
 """
 
 

@@ -2,8 +2,8 @@
 
 dkms.conf is a third party's bash program, so it is evaluated in the toolkit's root file system, by
 an ordinary user without network, with the sidecar's code. It may write beside itself, as with dkms:
-some keep the version that they compute in a file, and read it. That goes to memory, within a limit,
-and ends with it.
+some write the version that they compute to a file, and read that. What it writes stays in memory,
+within a limit, and is dropped.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from nodeside.values import frozen
 _TIMEOUT = 60.0  # seconds for a dkms.conf; real ones take a few milliseconds
 _DUMP_LIMIT = 1 << 20  # bytes; of every file that a dkms.conf writes
 _WRITTEN_LIMIT = 32 << 20  # bytes of all that it writes
-_LONGEST = 200  # characters of a placeholder; to look for one costs the square of them
+_LONGEST = 200  # characters of a placeholder; the search takes time quadratic in the length
 
 # `#VERSION#`, `@PKGVER@`, `%VERSION%`, `{{ version }}`, `${VERSION}`, `<version>`,
 # `__VERSION_STRING`, `FULL_VERSION`.
@@ -56,9 +56,10 @@ class EvaluatedConf:
         self.headers = headers
 
     def modules(self) -> tuple[str, ...]:
-        """Return the modules for this kernel, or all if it is excluded; the node then reports why.
+        """Return the modules for this kernel; all, if the dkms.conf cannot be built for it.
 
-        The names are the kernel's: DEST_MODULE_NAME renames a file, not the module in it.
+        In that case, the node reports why. The names are the kernel's: DEST_MODULE_NAME renames a
+        file, not the module in it.
         """
         try:
             plan = dkms.make_plan(self.values, self.kernel, self.headers)
@@ -138,9 +139,9 @@ class TemplateError(TargetError):
 
 
 def read_dkms_tree(tree: Path, evaluate: Evaluator, conf: Path) -> DkmsTree:
-    """Return what the dkms.conf of a tree says. `conf` is what the user calls it.
+    """Return what the dkms.conf of a tree says.
 
-    Raises TargetError for one that has no values.
+    `conf` is its path as the user gave it, for messages. Raises TargetError if it has no values.
     """
     try:
         evaluated = evaluate(tree)
@@ -159,7 +160,7 @@ def read_dkms_tree(tree: Path, evaluate: Evaluator, conf: Path) -> DkmsTree:
 
 
 def template_in_words(conf: Path, found: DkmsTree) -> str:
-    """Return that a dkms.conf is a template, with its first placeholder; "" if it is none."""
+    """Return by which placeholder a dkms.conf is a template, in words; "" if it is none."""
     for name, value in found.placeholders.items():
         text = source_text(conf)
         written = re.search(rf"^[ \t]*{name}(?:\[0\])?=([^\n#]{{0,80}})", text, re.MULTILINE)
@@ -177,7 +178,7 @@ def is_placeholder(value: str) -> bool:
 def describe_dkms_tree(tree: Path, evaluate: Evaluator, conf: Path | None = None) -> dict[str, Any]:
     """Return the driver.yaml of a dkms tree, as values. Raises TargetError.
 
-    `conf` is what the user calls its dkms.conf.
+    `conf` is the path of its dkms.conf as the user gave it, for messages.
     """
     shown = conf or Path(tree.name) / "dkms.conf"
     found = read_dkms_tree(tree, evaluate, shown)

@@ -147,5 +147,6 @@ def host_access_message(device: str) -> str:
         if _HOST_KEYS.fullmatch(key.lower()):
             return f"the property {in_brief(key)} can reach files or devices of this host"
         if not (_SIMPLE.fullmatch(value) or (key in _TEXT_KEYS and _TEXT.fullmatch(value))):
-            return f"the property {in_brief(key)} is neither a number nor a switch"
+            word = " nor a plain word" if key in _TEXT_KEYS else ""
+            return f"the value of {in_brief(key)} is neither a number nor a switch{word}"
     return ""

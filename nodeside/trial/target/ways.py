@@ -1,7 +1,8 @@
 """The ways in which a source may be built, the likeliest first.
 
-A way is a BuildSettings. There are four kinds: dkms; kbuild, where modules are listed; make with
-the vendor's own Makefile, at the top or where modules are listed; and a configure before that.
+A way is a BuildSettings. There are five kinds: dkms; kbuild, where modules are listed; make with
+the vendor's own Makefile, from the top down to where modules are listed; a configure, then kbuild
+or make; and cmake.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _MORE_TARGETS = ("modules", "all")  # where the first target of a Makefile build
 _KBUILD = 'make -C "$NODESIDE_KERNEL_DIR" M="$PWD"/{} modules'
 _CMAKE = 'cmake -S . -B cmake-build && cmake --build cmake-build -j "$NODESIDE_JOBS"'
 _MAKES_CONFIGURE = ("autogen.sh", "bootstrap")
-_CONFIGURE_LIMIT = 4 << 20  # bytes; that of autoconf has one
+_CONFIGURE_LIMIT = 4 << 20  # bytes; a configure made by autoconf has about 1 MiB
 # The option by which a configure is told where the kernel's headers are: --with-NAME=DIR.
 _HEADERS_OPTION = re.compile(
     r"--with-(linux(?:-(?:obj|dir|headers|build))?|kernel(?:-?(?:dir|source|headers|build|path))?"

@@ -96,6 +96,17 @@ def test_devices_that_stay_in_the_machine_are_accepted(device: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("device", "words"),
+    [
+        ("edu,some=text", 'the value of "some" is neither a number nor a switch'),
+        ("edu,id=a/b", 'the value of "id" is neither a number nor a switch nor a plain word'),
+    ],
+)
+def test_a_value_is_refused_with_what_it_may_be(device: str, words: str) -> None:
+    assert host_access_message(device) == words
+
+
+@pytest.mark.parametrize(
     "device",
     [
         "usb-tablet,pcap=/any/file",
