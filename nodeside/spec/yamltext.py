@@ -53,8 +53,8 @@ _RESOLVED = (
 class _Writer(yaml.SafeDumper):
     """A dumper that quotes every text that some YAML reader might not read as text."""
 
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
-        super().increase_indent(flow, indentless and False)  # indents a list below its field
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002
+        super().increase_indent(flow, indentless=False)  # indents a list below its field
 
 
 def _represent_text(writer: yaml.SafeDumper, value: str) -> ScalarNode:
