@@ -28,6 +28,7 @@ from nodeside.protocol.shared_directory import SharedDir, request_id
 from nodeside.system.directory_watch import DirectoryWatch
 from nodeside.system.host import Host, Kernel
 from nodeside.trial.machine.kernel_disk import KernelDisk
+from tests.sidecar_lock import hold_sidecar_lock
 
 _SAMPLES = {Size.FULL: 50, Size.QUICK: 10, Size.SMALLEST: 1}
 _TIMEOUT = 30.0
@@ -107,7 +108,7 @@ def _to_driver(ground: Ground, kernel: KernelDisk, count: int) -> Samples:
     argv = ["nodeside", "driver", "build", "--cache", "/cache", "--kernel", identity.release]
     argv += ["--kernel-version", identity.version]
     noticed = []
-    with shared.hold_sidecar_lock(), DirectoryWatch([shared.requests]) as notice:
+    with hold_sidecar_lock(shared), DirectoryWatch([shared.requests]) as notice:
         for number in range(count):
             lines = Lines()
             with room.running(argv, lines.write) as child:

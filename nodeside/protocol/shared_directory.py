@@ -46,8 +46,6 @@ import fcntl
 import os
 import re
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from nodeside.protocol.build_job import BuildOrder, ToolkitKernels
@@ -202,20 +200,6 @@ class SharedDir:
         pairs = sorted((m["key"], int(m["attempt"])) for m in matches if m)
         return tuple(request_id(key, attempt) for key, attempt in pairs)
 
-    @contextmanager
-    def hold_sidecar_lock(self) -> Iterator[bool]:
-        """Hold the sidecar's lock while the block runs; yield False if another sidecar has it.
-
-        Only tests and benchmarks use it: the supervisor takes the lock with less code imported.
-        """
-        with open(self.lock, "a+b") as file:
-            try:
-                fcntl.fcntl(file, fcntl.F_OFD_SETLK, _pack_flock(fcntl.F_WRLCK))
-            except (BlockingIOError, PermissionError):
-                yield False
-                return
-            yield True
-
     def sidecar_lives(self) -> bool:
         """Return whether a sidecar holds its lock now. Neither waits for the lock nor takes it.
 
@@ -223,7 +207,7 @@ class SharedDir:
         """
         try:
             with open_untrusted(self.lock, limit=RECORD_LIMIT) as file:
-                answer = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _pack_flock(fcntl.F_WRLCK))
+                answer = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _WRITE_LOCK)
         except FileNotFoundError:
             return False
         return int(struct.unpack(_FLOCK, answer)[0]) != fcntl.F_UNLCK
@@ -232,7 +216,4 @@ class SharedDir:
 # struct flock of fcntl(2), padded to its size. An open file description lock (since Linux 3.15) is
 # released with the last descriptor, and can be tested without being taken.
 _FLOCK = "hhqqi0q"
-
-
-def _pack_flock(kind: int) -> bytes:
-    return struct.pack(_FLOCK, kind, os.SEEK_SET, 0, 0, 0)
+_WRITE_LOCK = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)

@@ -16,6 +16,7 @@ from nodeside.protocol.shared_directory import SharedDir, request_id
 from nodeside.system import process
 from nodeside.system.files import UntrustedFile
 from nodeside.system.host import Kernel
+from tests.sidecar_lock import hold_sidecar_lock
 
 KEY = "0123456789abcdef" * 4
 KERNEL = Kernel("6.1.0-40-cloud-amd64", "#1 SMP", "x86_64")
@@ -102,11 +103,11 @@ def test_requests_are_listed_by_attempt_and_nothing_else_is(shared: SharedDir) -
 
 def test_the_sidecars_lock_says_whether_it_lives_and_only_one_holds_it(shared: SharedDir) -> None:
     assert not shared.sidecar_lives()
-    with shared.hold_sidecar_lock() as mine:
+    with hold_sidecar_lock(shared) as mine:
         assert mine
         assert shared.sidecar_lives()
         assert shared.sidecar_lives(), "asking must not take the lock"
-        with shared.hold_sidecar_lock() as second:
+        with hold_sidecar_lock(shared) as second:
             assert not second
         assert shared.sidecar_lives()
     assert not shared.sidecar_lives()
@@ -126,7 +127,7 @@ def test_asking_whether_a_sidecar_lives_never_keeps_one_from_starting(shared: Sh
     try:
         assert child.stdout.readline() == b"asking\n"
         for _ in range(2000):
-            with shared.hold_sidecar_lock() as mine:
+            with hold_sidecar_lock(shared) as mine:
                 assert mine
     finally:
         process.kill_group(child.pid)
@@ -138,7 +139,8 @@ def test_the_lock_goes_with_a_killed_process(shared: SharedDir) -> None:
     hold = (
         "import sys; from pathlib import Path\n"
         "from nodeside.protocol.shared_directory import SharedDir\n"
-        "with SharedDir(Path(sys.argv[1])).hold_sidecar_lock() as mine:\n"
+        "from tests.sidecar_lock import hold_sidecar_lock\n"
+        "with hold_sidecar_lock(SharedDir(Path(sys.argv[1]))) as mine:\n"
         "    print(mine, flush=True); sys.stdin.read()"
     )
     child = process.start([sys.executable, "-c", hold, str(shared.root)], stdin=-1, stdout=-1)

@@ -43,6 +43,7 @@ from tests.driver.fakes.handoff import failed, succeeded
 from tests.driver.fakes.kernel import FakeModule, Refusal, write, write_bytes
 from tests.driver.fakes.node import BOOT_ID, FakeNode, module_bytes
 from tests.driver.fakes.uevents import Queue
+from tests.sidecar_lock import hold_sidecar_lock
 from tests.tries import sampled
 
 
@@ -707,7 +708,7 @@ def test_a_compile_error_is_not_compiled_again_at_every_poll_but_after_an_edit(
     sidecar.start()
     try:
         node.shared.create()
-        with node.shared.hold_sidecar_lock():
+        with hold_sidecar_lock(node.shared):
             live(node, monkeypatch, Why.POLL, Why.UEVENT, Why.POLL)
             assert len(answered) == 1
             assert {status.message for status in node.told if status.state is State.FAILED} == {
@@ -751,7 +752,7 @@ def test_what_a_build_delivered_and_cannot_be_read_is_not_built_again_at_every_p
     sidecar = threading.Thread(target=answer, args=(stop,))
     sidecar.start()
     try:
-        with shared.hold_sidecar_lock():
+        with hold_sidecar_lock(shared):
             live(node, monkeypatch, Why.POLL, Why.UEVENT)
             assert len(answered) == 1
             failures = [status for status in node.told if status.state is State.FAILED]

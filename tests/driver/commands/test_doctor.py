@@ -18,6 +18,7 @@ from nodeside.protocol.build_records import SidecarRecord
 from nodeside.protocol.shared_directory import SharedDir
 from tests.driver.fakes.kernel import write
 from tests.driver.fakes.node import BOOT_ID, FakeNode
+from tests.sidecar_lock import hold_sidecar_lock
 
 
 @pytest.fixture
@@ -201,7 +202,7 @@ def test_a_sidecar_that_lives_that_went_and_that_never_came(
     assert "has not run in this boot" in rows(node, *more)["toolkit"]["found"]
     shared.publish_sidecar(SidecarRecord(7, BOOT_ID, 0.0, "6.1.0-test"))
     assert "ran in this boot and is gone" in rows(node, *more)["toolkit"]["found"]
-    with shared.hold_sidecar_lock():
+    with hold_sidecar_lock(shared):
         found = rows(node, *more)["toolkit"]["found"]
     assert found == "a sidecar is running, with headers for 6.1.0-test"
 
@@ -213,7 +214,7 @@ def test_a_sidecar_that_lives_but_has_no_record_of_this_boot(
     shared = SharedDir(node.directory / "shared")
     shared.create()
     more = ("--shared", shared.root)
-    with shared.hold_sidecar_lock():
+    with hold_sidecar_lock(shared):
         row = rows(node, *more)["toolkit"]
         assert row["found"] == "a sidecar is running, and has not written its record yet"
         shared.publish_sidecar(SidecarRecord(7, "another", 0.0, "6.1.0-test"))

@@ -33,6 +33,7 @@ from nodeside.protocol.build_records import FailureKind, SidecarRecord
 from nodeside.protocol.shared_directory import SharedDir
 from nodeside.system.files import UntrustedFile
 from tests.driver.fakes.handoff import BOOT, Clock, failed, succeeded, wait, wish
+from tests.sidecar_lock import hold_sidecar_lock
 
 
 @pytest.fixture
@@ -95,7 +96,7 @@ def test_a_build_that_ends_its_sidecar_again_and_again_is_given_up(shared: Share
                 life.close()
             else:
                 lives += 1
-                life.enter_context(shared.hold_sidecar_lock())
+                life.enter_context(hold_sidecar_lock(shared))
             return False
 
         with pytest.raises(ToolkitBuildFailed, match="ended 6 times during build") as caught:
@@ -161,7 +162,7 @@ def test_what_is_left_in_the_place_of_an_answer_is_not_waited_upon_for_long(
     """A process that outlived its build may replace the answer before we see it."""
     request = request_build(shared, wish(timeout=3600))
     clock = Clock(step=1)
-    with shared.hold_sidecar_lock():
+    with hold_sidecar_lock(shared):
         path = shared.result_path(request.id)
         match forged:
             case "another boot":
@@ -185,7 +186,7 @@ def test_what_was_planted_during_the_build_makes_way_for_the_answer(shared: Shar
         if look == 10:
             shared.publish_result(succeeded(request))
 
-    with shared.hold_sidecar_lock():
+    with hold_sidecar_lock(shared):
         assert wait(shared, request, clock=Clock(then=answer)).succeeded
 
 
@@ -228,7 +229,7 @@ def test_a_sidecar_that_was_never_seen_is_waited_for_as_long_as_an_image_may_tak
 
 def test_a_sidecar_that_was_seen_and_lost_is_noticed_at_once(shared: SharedDir) -> None:
     lost: list[tuple[float, str]] = []
-    lock = shared.hold_sidecar_lock()
+    lock = hold_sidecar_lock(shared)
     assert lock.__enter__()
 
     def let_go(look: int) -> None:
@@ -251,9 +252,9 @@ def test_a_sidecar_that_was_seen_and_lost_is_noticed_at_once(shared: SharedDir) 
 
 def test_a_sidecar_that_comes_back_in_time_is_no_failure(shared: SharedDir) -> None:
     request = request_build(shared, wish())
-    lock = shared.hold_sidecar_lock()
+    lock = hold_sidecar_lock(shared)
     assert lock.__enter__()
-    second = shared.hold_sidecar_lock()
+    second = hold_sidecar_lock(shared)
 
     def life(look: int) -> None:
         if look == 3:
@@ -274,7 +275,7 @@ def test_a_sidecar_that_comes_back_in_time_is_no_failure(shared: SharedDir) -> N
 
 def test_a_toolkit_container_that_is_late_is_told_of_until_it_is_there(shared: SharedDir) -> None:
     request = request_build(shared, wish())
-    lock = shared.hold_sidecar_lock()
+    lock = hold_sidecar_lock(shared)
 
     def life(look: int) -> None:
         if look == 20:
@@ -299,7 +300,7 @@ def test_a_toolkit_container_that_is_there_is_not_told_of(shared: SharedDir) -> 
         if look == 40:
             shared.publish_result(succeeded(request))
 
-    with shared.hold_sidecar_lock():
+    with hold_sidecar_lock(shared):
         wait(shared, request, clock=Clock(then=life), listener=Listener(on_sidecar=told.append))
     assert told == []
 
@@ -308,7 +309,7 @@ def test_a_sidecar_that_lives_and_never_answers_does_not_keep_us_for_ever(
     shared: SharedDir,
 ) -> None:
     request = request_build(shared, wish(timeout=10))
-    with shared.hold_sidecar_lock(), pytest.raises(DeadlinePassed, match="no result for build"):
+    with hold_sidecar_lock(shared), pytest.raises(DeadlinePassed, match="no result for build"):
         wait(shared, request, clock=Clock(step=7))
 
 
@@ -348,7 +349,7 @@ def test_a_sidecar_that_reads_another_boot_id_is_not_waited_for(shared: SharedDi
     shared.publish_sidecar(SidecarRecord(1, "boot-of-a-sandbox", 0.0))
     request = request_build(shared, wish(timeout=3600))
     clock = Clock(step=1)
-    with shared.hold_sidecar_lock(), pytest.raises(SidecarElsewhere) as caught:
+    with hold_sidecar_lock(shared), pytest.raises(SidecarElsewhere) as caught:
         wait(shared, request, clock=clock)
     assert str(caught.value) == (
         f"the toolkit sidecar at {shared.root} reads the boot id boot-of-a-sandbox, the driver "
@@ -361,7 +362,7 @@ def test_a_sidecar_that_reads_another_boot_id_is_not_waited_for(shared: SharedDi
 def test_nor_is_it_waited_for_when_only_its_symbols_are_wanted(shared: SharedDir) -> None:
     shared.publish_sidecar(SidecarRecord(1, "boot-of-a-sandbox", 0.0))
     clock = Clock(step=1)
-    with shared.hold_sidecar_lock(), pytest.raises(SidecarElsewhere):
+    with hold_sidecar_lock(shared), pytest.raises(SidecarElsewhere):
         await_sidecar(shared, BOOT, Patience(), clock=clock)
     assert clock.now < 10
 
@@ -370,7 +371,7 @@ def test_the_record_of_an_earlier_boot_is_no_such_sidecar(shared: SharedDir) -> 
     """It stands there until the sidecar of this boot has come and said who it is."""
     shared.publish_sidecar(SidecarRecord(1, "boot-before", 0.0))
     request = request_build(shared, wish())
-    lock = shared.hold_sidecar_lock()
+    lock = hold_sidecar_lock(shared)
 
     def life(look: int) -> None:
         if look == 20:
