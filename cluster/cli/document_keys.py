@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nodeside.spec.mistakes import Path
+from nodeside.spec.mistakes import FieldPath
 
 _SHOWN = 120  # characters of a value that nothing was made of
 
@@ -24,8 +24,8 @@ class DocumentPart:
     """
 
     value: Any
-    path: Path = ()
-    read: set[Path] = field(default_factory=set)
+    path: FieldPath = ()
+    read: set[FieldPath] = field(default_factory=set)
 
     def __bool__(self) -> bool:
         return bool(self.value)

@@ -86,10 +86,10 @@ class Registration:
             return False
         kubelet = file_identity(self._directory / KUBELET_SOCKET)
         if kubelet != self._kubelet:
-            self._start_again(now)
+            self._forget_registration(now)
             self._kubelet = kubelet
         elif self._is_registered and not self._plugin.endpoint:
-            self._start_again(now)
+            self._forget_registration(now)
         if (self._is_registered and self._plugin.is_watched) or now < self._next:
             return False
         if self._kubelet is None:
@@ -100,7 +100,7 @@ class Registration:
         self._try_to_register(now)
         return True
 
-    def _start_again(self, now: float) -> None:
+    def _forget_registration(self, now: float) -> None:
         self._is_registered, self._failures, self._next = False, 0, now
 
     def _start_listening(self, now: float) -> bool:
@@ -115,17 +115,14 @@ class Registration:
 
     def close(self) -> None:
         """Stop the plugin and release the lock, so that another agent may offer the resource."""
-        self._release_lock()
-
-    def _is_locked(self) -> bool:
-        if self._lock.is_lost:
-            self._release_lock()  # an older kubelet removes all files when it starts
-        return self._lock.take()
-
-    def _release_lock(self) -> None:
         self._plugin.stop()
         self._is_registered, self._failures, self._next = False, 0, 0.0
         self._lock.release()
+
+    def _is_locked(self) -> bool:
+        if self._lock.is_lost:
+            self.close()  # an older kubelet removes all files when it starts
+        return self._lock.take()
 
     def _try_to_register(self, now: float) -> None:
         try:

@@ -13,7 +13,7 @@ from dataclasses import field
 from nodeside.errors import SpecError
 from nodeside.values import frozen
 
-Path = tuple[str | int, ...]
+FieldPath = tuple[str | int, ...]
 
 _USER = re.compile(r"//[^/?#]*@")  # the user part of a URL, with the password
 _SHOWN = 50  # mistakes listed; the rest are only counted
@@ -25,7 +25,7 @@ _PLAIN_KEY = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]*$")
 class Mistake:
     """One mistake at a path of the document."""
 
-    path: Path
+    path: FieldPath
     message: str
     hint: str = ""
 
@@ -45,16 +45,16 @@ class Document:
 
     where: str
     data: object
-    lines: Mapping[Path, int] = field(default_factory=dict)
-    written: Mapping[Path, str] = field(default_factory=dict)
+    lines: Mapping[FieldPath, int] = field(default_factory=dict)
+    written: Mapping[FieldPath, str] = field(default_factory=dict)
     mistakes: tuple[Mistake, ...] = ()
 
-    def excerpt(self, path: Path, value: object) -> str:
+    def excerpt(self, path: FieldPath, value: object) -> str:
         """Return a wrong value as it was written, or in brief."""
         written = self.written.get(path)
         return _without_password(written) if written else in_brief(value)
 
-    def line(self, path: Path) -> int:
+    def line(self, path: FieldPath) -> int:
         """Return the line of a path, or of the nearest enclosing mapping; 0 if none is known."""
         nearest = (path[:length] for length in range(len(path), -1, -1))
         return next((self.lines[start] for start in nearest if start in self.lines), 0)
@@ -74,7 +74,7 @@ def mistakes_error(document: Document, mistakes: Sequence[Mistake]) -> SpecError
     return SpecError("\n".join(lines), hint=hint, places=places)
 
 
-def path_in_words(path: Path) -> str:
+def path_in_words(path: FieldPath) -> str:
     """Return `$.spec.modules[0].name`; a key that is not a plain word is in brackets and quotes."""
     return "$" + "".join(_step_in_words(step) for step in path)
 
@@ -89,7 +89,7 @@ def in_brief(value: object) -> str:
         return "a list"
     if isinstance(value, bool | float | str):
         return _shorten_text(
-            _without_password(json.dumps(value, ensure_ascii=not _is_encodable(value)))
+            _without_password(json.dumps(value, ensure_ascii=not _is_printable(value)))
         )
     try:
         return _shorten_text(str(value))
@@ -102,7 +102,7 @@ def _without_password(text: str) -> str:
     return _USER.sub("//…@", text)
 
 
-def _is_encodable(value: object) -> bool:
+def _is_printable(value: object) -> bool:
     """Return whether a terminal can show it: YAML or JSON text may hold half a surrogate pair."""
     try:
         str(value).encode()
@@ -121,12 +121,12 @@ def _step_in_words(step: str | int) -> str:
     return f".{step}" if _PLAIN_KEY.match(step) else f"[{in_brief(step)}]"
 
 
-def _place_in_words(document: Document, path: Path) -> str:
+def _place_in_words(document: Document, path: FieldPath) -> str:
     line = document.line(path)
     return f"{document.where}:{line}" if line else document.where
 
 
-def _sort_key(data: object, path: Path) -> tuple[int, ...]:
+def _sort_key(data: object, path: FieldPath) -> tuple[int, ...]:
     """Return a sort key: a path's position in the document, or its mapping's if it is missing."""
     position: list[int] = []
     for step in path:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from nodeside.protocol.labels import API_GROUP
-from nodeside.spec.mistakes import Path
+from nodeside.spec.mistakes import FieldPath
 from nodeside.values import frozen
 
 _FROM_SOURCE: Final = "make a driver.yaml from the driver's source: nodeside init DIRECTORY"
@@ -97,7 +97,7 @@ def other_document(api_version: object, kind: object) -> OtherDocument | None:
 
 _PULL_SECRETS = "install nodeside with it, for all Drivers: --pull-secret NAME"
 _ONE_SPEC = "spec is for all kernels: spec.build.variants changes the build, spec.toolkit.images "
-_BY_FIELD: Final[Mapping[Path, Mapping[str, str]]] = {
+_BY_FIELD: Final[Mapping[FieldPath, Mapping[str, str]]] = {
     ("spec",): {
         "selector": "nodes are selected by spec.hardware.nodeSelector and spec.hardware.pci",
         "nodeSelector": "nodes are selected by spec.hardware.nodeSelector",
@@ -152,7 +152,7 @@ _BY_FIELD: Final[Mapping[Path, Mapping[str, str]]] = {
 }
 
 
-def other_field(path: Path, key: str) -> str:
+def other_field(path: FieldPath, key: str) -> str:
     """Return what to write instead of a field of another tool, "" if it is unknown."""
     place = tuple(step for step in path if isinstance(step, str))
     return _BY_FIELD.get(place, {}).get(key, "")

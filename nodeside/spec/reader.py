@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from nodeside.log import warning
-from nodeside.spec.mistakes import Document, Mistake, Path, in_brief, path_in_words
+from nodeside.spec.mistakes import Document, FieldPath, Mistake, in_brief, path_in_words
 from nodeside.spec.model import Kernels
 from nodeside.spec.other_documents import other_field
 from nodeside.spec.rules import rules_of
@@ -47,22 +47,22 @@ class Reader:
         self.newer = newer
         self.mistakes = list(document.mistakes)
 
-    def read(self, shape: Shape, value: object, path: Path) -> Any:
+    def read(self, shape: Shape, value: object, path: FieldPath) -> Any:
         """Return the value read by its shape; UNREADABLE if that has a mistake."""
         return _READERS[type(shape)](self, shape, value, path)
 
-    def add_mistake(self, path: Path, message: str, hint: str = "") -> Unreadable:
+    def add_mistake(self, path: FieldPath, message: str, hint: str = "") -> Unreadable:
         self.mistakes.append(Mistake(path, message, hint))
         return UNREADABLE
 
-    def add_expected(self, what: str, path: Path, value: object, hint: str = "") -> Unreadable:
+    def add_expected(self, what: str, path: FieldPath, value: object, hint: str = "") -> Unreadable:
         return self.add_mistake(
             path, f"expected {what}, got {self.document.excerpt(path, value)}", hint
         )
 
     # --- containers ---
 
-    def _read_section(self, shape: Section, value: object, path: Path) -> Any:
+    def _read_section(self, shape: Section, value: object, path: FieldPath) -> Any:
         if not isinstance(value, Mapping):
             return self.add_expected("a mapping", path, value, _section_hint(shape, value))
         for key in value:
@@ -75,7 +75,7 @@ class Reader:
             return UNREADABLE
         return shape.kind(**values)
 
-    def _read_field(self, field: Field, values: Mapping[Any, Any], path: Path) -> Any:
+    def _read_field(self, field: Field, values: Mapping[Any, Any], path: FieldPath) -> Any:
         if field.json_name in values:
             return self.read(field.shape, values[field.json_name], (*path, field.json_name))
         if field.required:
@@ -83,7 +83,7 @@ class Reader:
         return field.default
 
     def add_unknown_key(
-        self, known: Sequence[str], key: object, path: Path, *, is_condition: bool = False
+        self, known: Sequence[str], key: object, path: FieldPath, *, is_condition: bool = False
     ) -> None:
         """Add a mistake for a field that the schema does not have, or log it: see `newer`."""
         place = (*path, key if isinstance(key, str) else in_brief(key))
@@ -93,7 +93,7 @@ class Reader:
             hint = other_field(path, str(place[-1])) or _did_you_mean(known, str(place[-1]))
             self.add_mistake(place, "unknown field", hint)
 
-    def _check_rules(self, shape: Section, values: Mapping[str, Any], path: Path) -> None:
+    def _check_rules(self, shape: Section, values: Mapping[str, Any], path: FieldPath) -> None:
         """Check the section's rules, except those with a field that could not be read."""
         rules = rules_of(shape.kind)
         if not rules:
@@ -106,7 +106,7 @@ class Reader:
                 alone = json_name_of(shape, rule.fields[0]) if len(rule.fields) == 1 else ""
                 self.add_mistake((*path, alone) if alone else path, message)
 
-    def _read_list(self, shape: ListOf, value: object, path: Path) -> Any:
+    def _read_list(self, shape: ListOf, value: object, path: FieldPath) -> Any:
         if not isinstance(value, list | tuple):
             return self.add_expected("a list", path, value, _list_hint(shape, value))
         if not shape.min_items <= len(value) <= shape.max_items:
@@ -118,7 +118,7 @@ class Reader:
             return UNREADABLE
         return tuple(entries)
 
-    def _read_map(self, shape: MapOf, value: object, path: Path) -> Any:
+    def _read_map(self, shape: MapOf, value: object, path: FieldPath) -> Any:
         if not isinstance(value, Mapping):
             return self.add_expected("a mapping", path, value)
         if len(value) > shape.max_items:
@@ -131,7 +131,7 @@ class Reader:
         return entries
 
     def _read_entries(
-        self, shape: MapOf, value: Mapping[Any, Any], path: Path
+        self, shape: MapOf, value: Mapping[Any, Any], path: FieldPath
     ) -> Iterator[tuple[str, Any]]:
         for key, entry in value.items():
             name = key if isinstance(key, str) else in_brief(key)
@@ -144,7 +144,7 @@ class Reader:
 
     # --- scalars ---
 
-    def _read_text(self, shape: Text, value: object, path: Path) -> Any:
+    def _read_text(self, shape: Text, value: object, path: FieldPath) -> Any:
         if shape.or_number and isinstance(value, int) and not isinstance(value, bool):
             value = in_brief(value)
         if not isinstance(value, str):
@@ -158,19 +158,19 @@ class Reader:
             return self.add_expected(shape.pattern.words, path, value, hint)
         return value
 
-    def _quote_hint(self, value: object, path: Path) -> str:
+    def _quote_hint(self, value: object, path: FieldPath) -> str:
         """Return a hint to quote a value: YAML does not read 3, 11e8, on or y as text."""
         if isinstance(value, bool | int | float):
             return f'write "{self.document.excerpt(path, value)}"'
         return ""
 
-    def _read_choice(self, shape: Choice, value: object, path: Path) -> Any:
+    def _read_choice(self, shape: Choice, value: object, path: FieldPath) -> Any:
         if isinstance(value, str) and value in shape.words:
             return shape.kind(value)
         hint = _near_word(shape.words, value) if isinstance(value, str) else ""
         return self.add_expected(f"one of {', '.join(shape.words)}", path, value, hint)
 
-    def _read_integer(self, shape: Integer, value: object, path: Path) -> Any:
+    def _read_integer(self, shape: Integer, value: object, path: FieldPath) -> Any:
         what = f"a whole number{_range_in_words(shape)}"
         if not isinstance(value, int) or isinstance(value, bool):
             return self.add_expected(what, path, value, _unquote_hint(value, str.isdecimal))
@@ -178,19 +178,19 @@ class Reader:
         too_large = shape.maximum is not None and value > shape.maximum
         return self.add_expected(what, path, value) if too_small or too_large else value
 
-    def _read_number(self, _: Number, value: object, path: Path) -> Any:
+    def _read_number(self, _: Number, value: object, path: FieldPath) -> Any:
         if isinstance(value, int | float) and not isinstance(value, bool):
             return float(value)
         return self.add_expected("a number", path, value)
 
-    def _read_boolean(self, _: Boolean, value: object, path: Path) -> Any:
+    def _read_boolean(self, _: Boolean, value: object, path: FieldPath) -> Any:
         if isinstance(value, bool):
             return value
         hint = _unquote_hint(value, lambda text: text in ("true", "false"))
         return self.add_expected("true or false", path, value, hint)
 
 
-_READERS: dict[type[Any], Callable[[Reader, Any, object, Path], Any]] = {
+_READERS: dict[type[Any], Callable[[Reader, Any, object, FieldPath], Any]] = {
     Section: Reader._read_section,
     ListOf: Reader._read_list,
     MapOf: Reader._read_map,

@@ -20,7 +20,7 @@ from yaml.resolver import BaseResolver
 from yaml.scanner import Scanner
 
 from nodeside.errors import SpecError
-from nodeside.spec.mistakes import Document, Mistake, Path, in_brief
+from nodeside.spec.mistakes import Document, FieldPath, Mistake, in_brief
 
 _DEPTH = 32  # nested containers; the schema itself needs 7
 _NODES = 20_000  # values, with all aliases followed
@@ -142,12 +142,12 @@ class _Values:
     """A converter from nodes to plain values; collects lines, scalar texts, and mistakes."""
 
     def __init__(self) -> None:
-        self.lines: dict[Path, int] = {}
-        self.written: dict[Path, str] = {}
+        self.lines: dict[FieldPath, int] = {}
+        self.written: dict[FieldPath, str] = {}
         self.mistakes: list[Mistake] = []
         self._nodes = 0
 
-    def of(self, node: Node, path: Path) -> Any:
+    def of(self, node: Node, path: FieldPath) -> Any:
         self._nodes += 1
         self.lines.setdefault(path, node.start_mark.line + 1)
         if len(path) > _DEPTH or self._nodes > _NODES:
@@ -158,10 +158,10 @@ class _Values:
             return [self.of(entry, (*path, n)) for n, entry in enumerate(node.value)]
         return self._scalar_value(cast("ScalarNode", node), path)
 
-    def _add_mistake(self, path: Path, message: str, hint: str = "") -> Any:
+    def _add_mistake(self, path: FieldPath, message: str, hint: str = "") -> Any:
         self.mistakes.append(Mistake(path, message, hint))
 
-    def _mapping_value(self, node: MappingNode, path: Path) -> dict[str, Any]:
+    def _mapping_value(self, node: MappingNode, path: FieldPath) -> dict[str, Any]:
         mapping: dict[str, Any] = {}
         for key_node, value_node in node.value:
             key = self._key_text(key_node, path)
@@ -177,7 +177,7 @@ class _Values:
             mapping[key] = self.of(value_node, place)
         return mapping
 
-    def _key_text(self, node: Node, path: Path) -> str | None:
+    def _key_text(self, node: Node, path: FieldPath) -> str | None:
         """Return a key, which must be text, also for kubectl: it reads `on:` as the key `true`."""
         line = node.start_mark.line + 1
         if not isinstance(node, ScalarNode):
@@ -193,7 +193,7 @@ class _Values:
             return None
         return str(node.value)
 
-    def _scalar_value(self, node: ScalarNode, path: Path) -> Any:
+    def _scalar_value(self, node: ScalarNode, path: FieldPath) -> Any:
         text, kind = str(node.value), str(node.tag).removeprefix(_TAG)
         if kind in ("bool", "int", "float"):
             self.written[path] = text if len(text) <= 80 else f"{text[:80]}..."

@@ -67,7 +67,7 @@ class BuildRun:
     root: Path
     log: BuildLog
     watch: BuildWatch
-    begun: int = 1
+    attempt: int = 1
     place: Workplace | None = None
     toolchain: Toolchain | None = None
     modules: tuple[BuiltModule, ...] = ()
@@ -81,12 +81,12 @@ class BuildRun:
 
     def run(self) -> None:
         """Run the whole build. Raises BuildFailed, Withdrawn and other NodesideErrors."""
-        jobs, request = _choose_jobs(self.root, self.begun), self.request
+        jobs, request = _choose_jobs(self.root, self.attempt), self.request
         self.log.say(
             f"{request.driver} {request.version} for {request.kernel.release}, {jobs} jobs"
         )
-        if self.begun > 1:
-            self.notes.append(f"attempt {self.begun}: a process of the previous attempt died")
+        if self.attempt > 1:
+            self.notes.append(f"attempt {self.attempt}: a process of the previous attempt died")
         with self._time_stage("check"):
             self.place = place = self._check_request(jobs)
         with self._time_stage("copy"):
@@ -208,7 +208,7 @@ class BuildRun:
 
     def _step_error(self, step: Step, code: int, outcome: str, killed_before: int) -> BuildFailed:
         if memory.count_kills(self.root) > killed_before:
-            jobs = _choose_jobs(self.root, self.begun)
+            jobs = _choose_jobs(self.root, self.attempt)
             what = "the OOM killer killed a process of the build"
             failed = memory.out_of_memory_error(self.root, what, jobs)
             failed.command, failed.step_exit_code = step.by_hand, code
@@ -220,11 +220,11 @@ class BuildRun:
             failed.command, failed.step_exit_code = step.by_hand, code
             return failed
         kind = FailureKind.BAD_SOURCE if step.name == "patch" else FailureKind.COMPILE
-        by_hand = f"read {self.log.path}, or repeat the command in the toolkit container"
+        advice = f"read {self.log.path}, or repeat the command in the toolkit container"
         return BuildFailed(
             kind,
             f"{step.name} failed: {outcome}",
-            hint="; or ".join(filter(None, (self.unmet, self._hint_for(step) or by_hand))),
+            hint="; or ".join(filter(None, (self.unmet, self._hint_for(step) or advice))),
             command=step.by_hand,
             step_exit_code=code,
         )
@@ -294,9 +294,9 @@ def answer_request(
         return refusal_result(request.id, request.boot_id, _as_build_error(error))
 
 
-def _choose_jobs(root: Path, begun: int) -> int:
+def _choose_jobs(root: Path, attempt: int) -> int:
     """Return the job count, halved for each kill of the build, most likely for lack of memory."""
-    return max(1, count_jobs(root) >> (begun - 1))
+    return max(1, count_jobs(root) >> (attempt - 1))
 
 
 def _begin_output(out: Path, root: Path, deaths: int, *, first: bool) -> int:
@@ -311,7 +311,7 @@ def _begin_output(out: Path, root: Path, deaths: int, *, first: bool) -> int:
         before = int(f.read())
     begun = max(before, deaths) + 1
     if begun > 1:
-        _give_up(root, begun - 1, killed_with_container=first)
+        _require_lives_left(root, begun - 1, killed_with_container=first)
     remove_tree(out)
     with disk_errors(out):
         out.mkdir()
@@ -319,7 +319,7 @@ def _begin_output(out: Path, root: Path, deaths: int, *, first: bool) -> int:
     return begun
 
 
-def _give_up(root: Path, times: int, *, killed_with_container: bool) -> None:
+def _require_lives_left(root: Path, times: int, *, killed_with_container: bool) -> None:
     """Raise BuildFailed if the build was killed so often that it would be killed again."""
     if killed_with_container or memory.count_kills(root):
         if times >= memory.lives_for(count_jobs(root)):

@@ -213,7 +213,7 @@ class TrialNode:
             kernel=self.kernel,
             node=self.directory / "node.qcow2",
             payload=self.directory / "payload.ext4",
-            serial=console_file(self.workshop.cache, f"{self.directory.name}-{self._boots}"),
+            serial=new_console_path(self.workshop.cache, f"{self.directory.name}-{self._boots}"),
         )
         return Machine(settings, files, allow_splats=allow_splats)
 
@@ -229,8 +229,8 @@ class TrialNode:
         )
 
 
-def console_file(cache: TrialCache, name: str) -> Path:
-    """Return the console file of a boot, which outlives the trial. Only the latest are kept."""
+def new_console_path(cache: TrialCache, name: str) -> Path:
+    """Return a path for the console of a boot, kept after the trial. Only the latest are kept."""
     directory = cache.directory / "consoles"
     directory.mkdir(parents=True, exist_ok=True)
     old = sorted(directory.iterdir(), key=lambda path: path.stat().st_mtime)

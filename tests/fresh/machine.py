@@ -109,7 +109,7 @@ def _set_up(workshop: Workshop) -> Path:
 def _tell_apt(root: Path, archive: Archive) -> None:
     """The sources and settings of this machine, which names hosts as it knows them."""
     (root / "etc/apt/sources.list").write_text("\n".join(archive.sources.lines) + "\n")
-    settings = "".join(f"{row}\n" for row in archive.fetch_settings())
+    settings = "".join(f"{row}\n" for row in archive.read_apt_settings())
     (root / "etc/apt/apt.conf.d/90this-machine").write_text(settings)
     for name in ("resolv.conf", "hosts"):
         shutil.copyfile(f"/etc/{name}", root / "etc" / name)

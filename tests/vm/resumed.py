@@ -33,7 +33,7 @@ from nodeside.trial.machine.containers import IMAGE_ON_NODE, PRIVILEGED_DRIVER, 
 from nodeside.trial.machine.kernel_disk import KernelDisk
 from nodeside.trial.machine.machine import GuestProcess, Machine
 from nodeside.trial.machine.qemu import MachineFiles, MachineSettings
-from nodeside.trial.workshop import Workshop, console_file
+from nodeside.trial.workshop import Workshop, new_console_path
 from tests.console import until
 from tests.node import qmp
 from tests.patience import patience
@@ -120,7 +120,7 @@ class SavedMachine:
             own = replace(
                 files,
                 node=directory / "node.qcow2",
-                serial=console_file(self.workshop.cache, name),
+                serial=new_console_path(self.workshop.cache, name),
             )
             with Resumed(own, _state(files), standing) as machine:
                 machine.take(image, devices, network=network, clock=clock)

@@ -151,7 +151,7 @@ class DriverLoop:
             self.pod_lock, self.services = PodLock(stack), services
             self._run_until_stopped(services)
 
-    def note_orderly_end(self) -> None:
+    def clear_load_mark(self) -> None:
         """Remove the mark of a load: this process ends, and the kernel did not die."""
         if self.last_read.name:
             clear_mark(self.config.host, self.last_read.name, boot_id=self.config.host.boot_id)
@@ -197,7 +197,7 @@ class DriverLoop:
                 if reason.why is Why.INPUT:
                     retry = _FIRST_RETRY
                     watch.set_targets(*self._inputs_to_watch())
-            self.note_orderly_end()
+            self.clear_load_mark()
             name = watch.stopping.name if watch.stopping else ""
             log.fact("stopping; the modules stay loaded", signal=name)
 

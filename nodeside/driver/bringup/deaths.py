@@ -54,12 +54,12 @@ def find_death(task: Task, manifest: BundleManifest) -> KernelDied | None:
         f"begun ({rfc3339(mark.began)}), before the validation had passed: a crash of the kernel, "
         f"a reset or a power cut; so the same bundle is not loaded again automatically{said}",
         hint=f"{look}to try it again on this node: nodeside driver load -f "
-        f"{shlex.quote(str(task.config.driver_file))}{_command_in_cluster(task)}; a changed driver "
-        "is tried automatically",
+        f"{shlex.quote(str(task.config.driver_file))}{_cluster_retry_clause(task)}; a changed "
+        "driver is tried automatically",
     )
 
 
-def _command_in_cluster(task: Task) -> str:
+def _cluster_retry_clause(task: Task) -> str:
     """Return the end of a hint: how to order the load in the cluster; "" without a controller."""
     if task.config.policy_file is None or not task.config.node:
         return ""

@@ -105,7 +105,7 @@ class Cache:
 
     def built_here(self, driver: str, digest: str) -> bool:
         """Return whether the bundle with this digest was built on this node."""
-        return _built_mark(self.root / driver, digest).exists()
+        return _built_marker(self.root / driver, digest).exists()
 
     def list_manifests(self, driver: str) -> Iterator[CachedManifest]:
         """Yield the manifests of a driver's bundles, newest first, unverified."""
@@ -155,7 +155,7 @@ class Cache:
             _sync_tree(directory)
             with self._hold_lock(place.parent):
                 if built_here:
-                    publish_bytes(_built_mark(place.parent, bundle.digest), b"")
+                    publish_bytes(_built_marker(place.parent, bundle.digest), b"")
                 return self._replace_bundle(place, bundle)
 
     def remove_other_bundles(self, driver: str, keep: set[str]) -> tuple[str, ...]:
@@ -171,7 +171,7 @@ class Cache:
                         self._remove_directory(directory)
                         removed.append(directory.name)
                 self._remove_leftovers(self.root / driver)
-                self._remove_marks(driver)
+                self._remove_markers(driver)
             self._remove_leftovers(self.root)
         except (OSError, NodesideError) as exc:
             log.warning("the cache could not be cleaned", path=self.root / driver, why=exc)
@@ -274,22 +274,22 @@ class Cache:
                 log.detail("removed a leftover", path=path)
                 self._remove_directory(path)
             elif path.name.startswith(TEMPORARY_PREFIX):
-                with _lock_unused(path) as unused:
+                with _try_lock(path) as unused:
                     if unused:
                         log.detail("removed a leftover", path=path)
                         self._remove_directory(path)
 
-    def _remove_marks(self, driver: str) -> None:
+    def _remove_markers(self, driver: str) -> None:
         """Remove the `.built-*` markers of bundles that are gone."""
         parent = self.root / driver
         manifests = (directory / MANIFEST for directory in self._bundle_directories(driver))
-        marks = {_built_mark(parent, sha256_of(path)) for path in manifests if path.is_file()}
+        markers = {_built_marker(parent, sha256_of(path)) for path in manifests if path.is_file()}
         for path in _list_entries(parent):
-            if path.name.startswith(_BUILT_PREFIX) and path not in marks:
+            if path.name.startswith(_BUILT_PREFIX) and path not in markers:
                 self._remove_directory(path)
 
 
-def _built_mark(parent: Path, digest: str) -> Path:
+def _built_marker(parent: Path, digest: str) -> Path:
     return parent / f"{_BUILT_PREFIX}{digest.removeprefix('sha256:')}"
 
 
@@ -326,7 +326,7 @@ def _rename_damaged(directory: Path) -> Path:
 
 
 @contextmanager
-def _lock_unused(staging: Path) -> Iterator[bool]:
+def _try_lock(staging: Path) -> Iterator[bool]:
     """Yield whether no process has locked this staging directory; hold its lock meanwhile.
 
     A directory that cannot be opened counts as not locked.

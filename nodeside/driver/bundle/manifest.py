@@ -212,7 +212,7 @@ def _find_problems(manifest: BundleManifest) -> Iterator[tuple[str, str]]:
     yield from _file_problems(manifest.files())
     yield from _duplicate_names("file", files)
     yield from _duplicate_names("module", [module.name for module in manifest.modules])
-    yield from _unprintable_problems(manifest)
+    yield from _text_problems(manifest)
     if not _VERSION.fullmatch(manifest.version):
         yield "version", f"is not a valid driver version: {manifest.version!r:.80}"
 
@@ -245,7 +245,7 @@ def _duplicate_names(what: str, names: list[str]) -> Iterator[tuple[str, str]]:
         seen.add(name)
 
 
-def _unprintable_problems(manifest: BundleManifest) -> Iterator[tuple[str, str]]:
+def _text_problems(manifest: BundleManifest) -> Iterator[tuple[str, str]]:
     """Yield problems with displayed text: control characters, excessive length."""
     kernel, toolchain = manifest.kernel, manifest.toolchain
     words = [manifest.version, manifest.source_digest, manifest.certificate, manifest.created]

@@ -25,7 +25,7 @@ def run_once(config: Config, expected_kernel: str, listener: Listener) -> Comman
     with make_announcer(config.host) as announcer:
         run = DriverLoop(config, listener, announcer.report_state, expected_kernel)
         journal, report = run.run_once()
-        run.note_orderly_end()
+        run.clear_load_mark()
     return as_outcome(report, announcement_document(journal))
 
 
@@ -51,7 +51,7 @@ def run_once_with_services(
             pod_lock=PodLock(stack), services=services,
         )  # fmt: skip
         journal, report = run.run_once()
-        run.note_orderly_end()
+        run.clear_load_mark()
         show(as_outcome(report, announcement_document(journal)))
         while (reason := watch.wait_for_reason().why) is not Why.STOP:
             if reason is Why.SERVICE:

@@ -206,9 +206,9 @@ def read_kernel_symbols(
     host: Host, release: str, shared: SharedDir | None
 ) -> Mapping[str, KernelSymbol] | None:
     """Return the exported symbols of a kernel, or None if no symbol list is available."""
-    for path in _list_places(host, release, shared):
+    for path in _symvers_paths(host, release, shared):
         try:
-            return parse_symvers(_read_list(path))
+            return parse_symvers(_read_symvers(path))
         except (FileNotFoundError, NotADirectoryError):
             continue
         except _DAMAGE as problem:
@@ -216,7 +216,7 @@ def read_kernel_symbols(
     return None
 
 
-def _list_places(host: Host, release: str, shared: SharedDir | None) -> Iterator[Path]:
+def _symvers_paths(host: Host, release: str, shared: SharedDir | None) -> Iterator[Path]:
     modules = host.lib_modules(release)
     yield host.resolve_link(modules / "build") / "Module.symvers"
     for suffix in (".gz", ".xz", ""):
@@ -226,15 +226,15 @@ def _list_places(host: Host, release: str, shared: SharedDir | None) -> Iterator
         yield shared.symvers_path(release)
 
 
-def _read_list(path: Path) -> str:
+def _read_symvers(path: Path) -> str:
     with open_untrusted(path, limit=_LIMIT) as file:
         data = file.read(_LIMIT)
     if path.suffix in (".gz", ".xz"):
-        data = _decompress_list(data, path)
+        data = _decompress_symvers(data, path)
     return data.decode()
 
 
-def _decompress_list(data: bytes, path: Path) -> bytes:
+def _decompress_symvers(data: bytes, path: Path) -> bytes:
     """Decompress a list; `MalformedSymvers` if it is longer than any kernel's."""
     if path.suffix == ".gz":
         gz = zlib.decompressobj(wbits=31)  # 31: a gzip header is expected

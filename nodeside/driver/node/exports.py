@@ -68,7 +68,7 @@ def read_exports(
     tree = host.lib_modules(host.kernel.release)
     rows = KernelModules(host).rows().values()
     others = frozenset(r.name for r in rows if not r.in_tree and r.name not in leaving)
-    found = _in_kernel(host.proc / "kallsyms", symbols, leaving, others)
+    found = _read_kernel_exports(host.proc / "kallsyms", symbols, leaving, others)
     tree_known = (tree / "modules.symbols").exists() or not (tree / "modules.dep").exists()
     return replace(
         found,
@@ -77,7 +77,7 @@ def read_exports(
     )
 
 
-def _in_kernel(
+def _read_kernel_exports(
     kallsyms: Path,
     symbols: Collection[str],
     leaving: Collection[str],

@@ -75,7 +75,7 @@ class Search:
 
 
 def find_users_and_mounts(
-    module: str, numbers: frozenset[str], nodes: frozenset[str], host: Host
+    module: str, numbers: frozenset[str], device_names: frozenset[str], host: Host
 ) -> Search:
     """Find the processes that use the devices, and mounts of them or of the module's filesystem.
 
@@ -85,7 +85,7 @@ def find_users_and_mounts(
     def look() -> bytes:
         with suppress(ValueError):  # a lower limit is in force
             resource.setrlimit(resource.RLIMIT_CPU, _PROCESSOR_LIMITS)
-        search = Search(users_of(numbers, nodes, host), mounts_of(module, numbers, host))
+        search = Search(users_of(numbers, device_names, host), mounts_of(module, numbers, host))
         return json.dumps(encode(search)).encode()
 
     try:
@@ -97,17 +97,17 @@ def find_users_and_mounts(
         return Search(problem=str(problem).strip().splitlines()[-1])
 
 
-def users_of(numbers: frozenset[str], nodes: frozenset[str], host: Host) -> Users:
+def users_of(numbers: frozenset[str], device_names: frozenset[str], host: Host) -> Users:
     """Return the processes that have a device open or mapped.
 
-    `numbers` are device numbers (c10:123). `nodes` are the devices' names below /dev, the only way
-    to identify a mapping.
+    `numbers` are device numbers (c10:123). `device_names` are the devices' names below /dev, the
+    only way to identify a mapping.
     """
     processes = []
     unseen = 0
     for pid in _list_pids(host):
         try:
-            paths = _open_paths(host.proc / str(pid), numbers, nodes)
+            paths = _open_paths(host.proc / str(pid), numbers, device_names)
         except PermissionError:
             unseen += 1
             continue
@@ -163,7 +163,7 @@ def _list_pids(host: Host) -> list[int]:
     return sorted(int(name) for name in sysfs.list_entries(host.proc) if name.isdecimal())
 
 
-def _open_paths(process: Path, numbers: frozenset[str], nodes: frozenset[str]) -> list[str]:
+def _open_paths(process: Path, numbers: frozenset[str], device_names: frozenset[str]) -> list[str]:
     """Return the paths of these devices that the process has open. Raises PermissionError.
 
     Only if it has none open, returns the paths that it has mapped.
@@ -173,7 +173,7 @@ def _open_paths(process: Path, numbers: frozenset[str], nodes: frozenset[str]) -
             paths = [
                 path for entry in entries if (path := _device_of_link(Path(entry.path), numbers))
             ]
-        return paths or _mapped_devices(process, nodes)
+        return paths or _mapped_devices(process, device_names)
     except (FileNotFoundError, ProcessLookupError):  # the process has exited meanwhile
         return []
 
@@ -197,11 +197,13 @@ def _device_number(status: os.stat_result) -> str:
     return f"{kind}{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}" if kind else ""
 
 
-def _mapped_devices(process: Path, nodes: frozenset[str]) -> list[str]:
+def _mapped_devices(process: Path, device_names: frozenset[str]) -> list[str]:
     """Return devices that are mapped though no longer open; each counts once."""
-    rows = (line.split(maxsplit=5) for line in (_read_lines(process / "maps") if nodes else ()))
+    rows = (
+        line.split(maxsplit=5) for line in (_read_lines(process / "maps") if device_names else ())
+    )
     paths = (fields[5] for fields in rows if len(fields) == 6)
-    return sorted({path for path in paths if path.removeprefix("/dev/") in nodes})
+    return sorted({path for path in paths if path.removeprefix("/dev/") in device_names})
 
 
 def _read_lines(path: Path) -> Iterator[str]:

@@ -128,7 +128,8 @@ def fetch_first(
                 answer = store.fetch(wanted.tag, target, make_acceptance(wanted, trust))
                 if isinstance(answer, Fetched):
                     inspect(answer.bundle)
-                    why = _trust_reason(answer.bundle, trust, confidential=store.confidential)
+                    _verify_modules(answer.bundle, trust)
+                    why = _trust_in_words(trust, confidential=store.confidential)
                     message = f"served {wanted.tag}, {why}"
                     results.append(SourceResult(where, SourceAnswer.SERVED, message))
                     origin = f"{answer.description}, {why}"
@@ -186,16 +187,24 @@ def make_acceptance(wanted: WantedBundle, trust: Trust) -> Accept:
     return accept
 
 
-def _trust_reason(bundle: Bundle, trust: Trust, *, confidential: bool) -> str:
-    """Return why the bundle is trusted, as text. Raises the errors of `signing.verify_module`."""
-    reasons = []
-    if trust.digests:
-        reasons.append("its digest is pinned")
+def _verify_modules(bundle: Bundle, trust: Trust) -> None:
+    """Check the signatures of the modules if a certificate is given.
+
+    Raises the errors of `signing.verify_module`.
+    """
     if trust.certificate:
         from nodeside.driver.module.signing import verify_module
 
         for module in bundle.manifest.modules:
             verify_module(bundle.directory / module.file, Path(trust.certificate))
+
+
+def _trust_in_words(trust: Trust, *, confidential: bool) -> str:
+    """Return why a verified bundle is trusted; say so if nothing proves its origin."""
+    reasons = []
+    if trust.digests:
+        reasons.append("its digest is pinned")
+    if trust.certificate:
         reasons.append(f"manifest and modules are signed by the key of {trust.certificate}")
     if reasons:
         return " and ".join(reasons)

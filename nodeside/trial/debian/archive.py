@@ -121,7 +121,7 @@ class Archive:
     def update(self) -> None:
         """Renew the package lists. Old lists are used if the archive cannot be reached."""
         self.progress.print_step("fetching the package lists")
-        directory = self._prepare_settings(self.sources)
+        directory = self._prepare_apt_directory(self.sources)
         try:
             self._update_lists(directory)
         except process.ToolError as exc:
@@ -130,7 +130,7 @@ class Archive:
             self.progress.print_step("the archive cannot be reached; using the old package lists")
         self._names = None
 
-    def fetch_settings(self) -> tuple[str, ...]:
+    def read_apt_settings(self) -> tuple[str, ...]:
         """Return the host's apt settings for fetching (proxy, TLS), as `apt.conf` lines."""
         rows = process.run(["apt-config", "dump"], timeout=30).output.splitlines()
         return tuple(
@@ -161,7 +161,7 @@ class Archive:
     def _ask_host_sources(self, directory: Path) -> None:
         self.progress.print_step("fetching the package lists")
         apt = directory / "apt"
-        _write_settings(apt, AMD64, None, self.fetch_settings())
+        _write_settings(apt, AMD64, None, self.read_apt_settings())
         try:
             self._update_lists(apt)
         except process.ToolError as exc:
@@ -182,11 +182,11 @@ class Archive:
 
     # --- running apt
 
-    def _prepare_settings(self, sources: Sources) -> Path:
+    def _prepare_apt_directory(self, sources: Sources) -> Path:
         directory = self.cache.path("archive", self.digest)
         with self.cache.hold_lock("archive", self.digest):
             if not (directory / "apt.conf").exists():
-                _write_settings(directory, self.architecture, sources, self.fetch_settings())
+                _write_settings(directory, self.architecture, sources, self.read_apt_settings())
                 self._adopt_lists(directory, sources)
         return directory
 
@@ -200,8 +200,8 @@ class Archive:
             shutil.copytree(apt / "state", directory / "state", dirs_exist_ok=True)
             shutil.copy2(_stamp_path(apt), _stamp_path(directory))
 
-    def _fresh_settings(self) -> Path:
-        directory = self._prepare_settings(self.sources)
+    def _apt_directory_with_fresh_lists(self) -> Path:
+        directory = self._prepare_apt_directory(self.sources)
         stamp = _stamp_path(directory)
         if not stamp.exists() or time.time() - stamp.stat().st_mtime > _FRESH:
             self.update()
@@ -214,10 +214,12 @@ class Archive:
             _stamp_path(directory).touch()
 
     def _apt_cache(self, *words: str, check: bool = True) -> str:
-        return _run_apt("apt-cache", *words, conf=self._fresh_settings(), check=check)
+        return _run_apt(
+            "apt-cache", *words, conf=self._apt_directory_with_fresh_lists(), check=check
+        )
 
     def _download_once(self, packages: Sequence[str], directory: Path) -> None:
-        conf = self._fresh_settings()
+        conf = self._apt_directory_with_fresh_lists()
         with self.progress.show_growth(directory):
             _run_apt("apt-get", "download", "-q", *packages, conf=conf, timeout=1800, cwd=directory)
 

@@ -94,7 +94,7 @@ class RootFileSystems:
             f"--architectures={self.archive.architecture.name}",
             f"--include={','.join(packages)}",
             *(f"--dpkgopt=path-exclude=/{pattern}" for pattern in _LEFT_OUT),
-            *(f"--aptopt={row.rstrip(';')}" for row in self.archive.fetch_settings()),
+            *(f"--aptopt={row.rstrip(';')}" for row in self.archive.read_apt_settings()),
             self.archive.sources.suite, str(directory / "root"), str(sources),
         ]  # fmt: skip
         try:

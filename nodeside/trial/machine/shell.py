@@ -22,7 +22,7 @@ from nodeside.trial.machine.containers import EDITED_IMAGE, IMAGE_ON_NODE, SHELL
 from nodeside.trial.machine.machine import GuestProcess, Machine
 
 _COPY_SECONDS = 300.0
-_DAYS = 7 * 24 * 3600.0  # the longest time that a shell is open
+_LONGEST_SHELL = 7 * 24 * 3600.0  # seconds
 
 # `toolkit` enters the container of the process $TOOLKIT, as the user of its builds.
 _START = rf"""
@@ -76,7 +76,7 @@ def run_shell(machine: Machine, *, toolkit: int) -> None:
 
     def watch() -> None:
         with suppress(Exception):
-            child.wait(_DAYS)
+            child.wait(_LONGEST_SHELL)
         ended.set()
 
     threading.Thread(target=watch, daemon=True).start()

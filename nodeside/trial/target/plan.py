@@ -125,7 +125,7 @@ def plan_of(source: Source, wishes: Wishes) -> Plan:
         return Plan((way,), candidates)
     if wishes.directory:
         named = candidate_named(source.tree, wishes.directory, candidates)
-        return _plan_for(source, candidates, named, only_there=True)
+        return _plan_for(source, candidates, named, only_listed=True)
     if own.settings is not None and not own.guessed:
         way = replace(own.settings, modules=())
         conf, template = None, ""
@@ -195,7 +195,7 @@ def _plan_for(
     chosen: Candidate | None,
     why: str = "",
     *,
-    only_there: bool = False,
+    only_listed: bool = False,
 ) -> Plan:
     """Return the plan for the directory that was chosen, or for none."""
     conf, template, dkms = None, "", None
@@ -203,11 +203,11 @@ def _plan_for(
         conf, template = _read_conf(source, chosen.directory)
         dkms = None if template else chosen
     listing = chosen if chosen is not None and chosen.lists else None
-    if chosen is not None and listing is None and not only_there:
+    if chosen is not None and listing is None and not only_listed:
         rest = [each for each in candidates if each.lists]
         other, other_why = choose_likeliest(source.tree, rest, source.name) if rest else (None, "")
         listing, why = other, why if dkms else other_why
-    ways = likely_ways(source.tree, dkms, listing, only_there=only_there)
+    ways = likely_ways(source.tree, dkms, listing, only_listed=only_listed)
     return Plan(
         tuple(ways),
         candidates,

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nodeside.errors import SpecError
-from nodeside.spec.mistakes import Mistake, in_brief, mistakes_error
-from nodeside.spec.mistakes import Path as Place
+from nodeside.spec.mistakes import FieldPath, Mistake, in_brief, mistakes_error
 from nodeside.spec.yamltext import read_yaml
 from nodeside.system.files import open_untrusted
 from nodeside.trial.vendor_tree import require_inside
@@ -112,7 +111,7 @@ def _find_mistakes(values: Any) -> Iterator[Mistake]:
             yield Mistake(("commands", index), "expected a program and its arguments")
 
 
-def _find_list_mistakes(place: Place, value: Any) -> Iterator[Mistake]:
+def _find_list_mistakes(place: FieldPath, value: Any) -> Iterator[Mistake]:
     if not isinstance(value, list):
         yield Mistake(place, f"expected a list of strings, got {in_brief(value)}")
         return

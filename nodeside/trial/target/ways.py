@@ -32,12 +32,12 @@ _HEADERS_OPTION = re.compile(
 
 
 def likely_ways(
-    tree: Path, dkms: Candidate | None, listing: Candidate | None, *, only_there: bool = False
+    tree: Path, dkms: Candidate | None, listing: Candidate | None, *, only_listed: bool = False
 ) -> list[BuildSettings]:
     """Return the ways to build `tree`.
 
-    `dkms` is the directory with the dkms.conf, `listing` the one that lists modules. `only_there`
-    leaves out what builds more than these.
+    `dkms` is the directory with the dkms.conf, `listing` the one that lists modules. `only_listed`
+    leaves out the ways that build more than the listed modules.
     """
     ways = []
     if dkms is not None:
@@ -48,11 +48,11 @@ def likely_ways(
     if configured:
         ways += _configured_ways(tree, listing)
     there = [] if listing is None or configured else [listing.directory]
-    above = [] if only_there or not there else Path(there[0]).parents[::-1]
+    above = [] if only_listed or not there else Path(there[0]).parents[::-1]
     for place in dict.fromkeys(map(str, (*above, *there) if there else (".",))):
         if _has_makefile(tree / place):
             ways.append(_command_way("make", directory=place))
-    if not (configured or only_there):
+    if not (configured or only_listed):
         ways += _configured_ways(tree, None)
     return ways
 
