@@ -1,7 +1,7 @@
 """Which nodes a Driver would change, in which order, and what holds its device there. Pure.
 
-The order is that of driver/update.py, as if the builds that are to come were done: a plan made now
-says which nodes are the first, and the update table says what the others get after them.
+The order is that of driver/update.py. Builds that run, or are still to run, count as done. A plan
+made now gives the nodes that change first; the update table gives what happens to the others then.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ UNLOADED = "its modules are unloaded"
 
 @dataclass(frozen=True)
 class NodeTurn:
-    """A node, and when it changes. `why` says more, "" for nothing. `loaded`: the driver is."""
+    """A node, and when it changes. `why` says more, "" for nothing.
+
+    `loaded`: whether the driver's modules are loaded there.
+    """
 
     turn: Turn
     pool: Pool
@@ -71,7 +74,8 @@ class NodeTurn:
 class NodeGroup:
     """Nodes of a pool with the same turn, in their order.
 
-    `loaded`: the driver is, on one of them. `pods` hold the device, by node; None: unknown.
+    `loaded`: whether the driver's modules are loaded on any of them. `pods` hold the device, by
+    node; None: unknown.
     """
 
     turn: Turn
@@ -226,7 +230,10 @@ def _fate_of_modules(after: DriverContext, member: DriverNode) -> str:
 
 
 def holders(drivers: Iterable[Driver]) -> Sequence[Evict]:
-    """Return which pods hold the devices of Drivers: as `rollout.evict` says, or would say."""
+    """Return the policies that match the pods that hold the devices of Drivers.
+
+    A Driver without `rollout.evict` counts as if it had an empty one.
+    """
     found = []
     for driver in drivers:
         rollout = replace(driver.spec.rollout, evict=driver.spec.rollout.evict or Evict())

@@ -82,7 +82,7 @@ Row = Sequence[str]
 
 _STOPPED = (Phase.STOPPED, Phase.FIRST_STOPPED)
 _PAUSED_OR_STOPPED = (Phase.HELD, Phase.PAUSED, *_STOPPED)
-_REASONS_OF_STOP = ("RolloutStopped", "ToolkitRefused")  # the latter is what a canary says
+_REASONS_OF_STOP = ("RolloutStopped", "ToolkitRefused")  # the latter: by a first canary
 
 
 # --- explain -------------------------------------------------------------------------------------
@@ -262,13 +262,13 @@ class _Notes:
     blocks: list[str] = field(default_factory=list)
     next: list[str] = field(default_factory=list)
     remedies: list[Remedy] = field(default_factory=list)
-    subject: Subject | None = None  # of commands; None: the node of no Driver
+    subject: Subject | None = None  # what commands are about; None: Driver and node only
 
 
 def explain_node(
     snapshot: Snapshot, name: str, node_name: str, events: Mapping[str, str] = EMPTY
 ) -> Explanation:
-    """Return the explanation; `events` are the newest of pods there, by the name of the pod."""
+    """Return the explanation; `events` has the newest event of pods on the node, by pod name."""
     observed = find_driver(snapshot.drivers, name)
     node = snapshot.nodes.get(node_name)
     if node is None:
@@ -337,7 +337,7 @@ def _explain_member(snapshot: Snapshot, observed: DriverObject, node: Node) -> _
 
 
 def _list_held(context: DriverContext, decision: NodeDecision) -> Iterator[tuple[str, Remedy]]:
-    """Yield what keeps a drain of the node from its end, and what to do about it."""
+    """Yield what delays the drain of the node, and what to do about it."""
     drains = context.rollout.drains
     if drains is None:
         return
@@ -443,7 +443,7 @@ def _pod_problem(member: DriverNode) -> Iterator[tuple[str, Remedy]]:
 
 
 def _list_awaited(decision: NodeDecision) -> Iterator[str]:
-    """Yield what a node that nothing blocks is waiting for."""
+    """Yield what a node is waiting for, apart from what blocks it."""
     if decision.place is not Place.NEWEST:
         yield decision.row.why
     elif decision.member.health is not Health.WORKING:
@@ -488,7 +488,7 @@ def _observed_lines(
 
 
 def _others_on_node(snapshot: Snapshot, name: str, node: Node) -> Iterator[str]:
-    """Yield who else works on what the driver is for, by what the node shows of it."""
+    """Yield other software that installs the driver or serves its devices, by signs on the node."""
     driver = snapshot.drivers[name].driver
     for each in find_other_installers(driver, node) if driver is not None else ():
         way_out = each.way_out.replace(" NODE ", f" {node.name} ")

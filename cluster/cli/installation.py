@@ -175,10 +175,11 @@ def install(*, connection: Connection, chosen: Mapping[str, Any]) -> None:
 def uninstall(*, connection: Connection, yes: bool, timeout: float) -> None:
     """Unload all drivers, and remove nodeside.
 
-    Deletes all Drivers and waits until they are unloaded, then the controller and the definitions.
+    Deletes all Drivers, waits until they are unloaded, then deletes the controller and the
+    definitions.
 
     The namespace goes too, with everything in it, however nodeside was installed. Says what holds
-    a module. Nothing of nodeside is deleted before the Drivers are gone.
+    a module.
     """
     from cluster.install.manifests import manifests_of_any
     from cluster.install.uninstall import uninstall as delete_all

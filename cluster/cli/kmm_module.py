@@ -1,8 +1,8 @@
 """A `Module` of Kernel Module Management as a Driver, for `nodeside-cluster import`.
 
-What has no counterpart becomes a comment at the place where a person has to think. Every other key
-that has no effect on the result is named at the top, also one that no code here names (see
-document_keys). The fields are those of kmm.sigs.x-k8s.io/v1beta1,
+What has no counterpart becomes a comment at the place where a person has to think. Every key that
+was not read is named at the top, even one that this code does not know (see document_keys). The
+fields are those of kmm.sigs.x-k8s.io/v1beta1,
 https://kmm.sigs.k8s.io/documentation/deploy_kmod/
 """
 
@@ -263,7 +263,7 @@ def convert_module(text: str, where: str, image: str) -> str:
     body = _write_document(module)
     further = [f"---\n{write_yaml(each)}" for each in module.further_documents()]
     head = [
-        f"# Made of the Module {_one_line(module.original_name)} of Kernel Module Management.\n"
+        f"# Made from the Module {_one_line(module.original_name)} of Kernel Module Management.\n"
     ]
     head += [f"# {_one_line(note)}\n" for note in module.list_notes()]
     head += [f"# {_one_line(note)}\n" for note in remarks_on_unread(module.module.unread())]

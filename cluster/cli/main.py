@@ -229,7 +229,8 @@ def _print_overview(current: Overview, output: str) -> None:
 def explain(*, connection: Connection, driver: str, node: str, output: str) -> None:
     """Say what DRIVER (on NODE) waits for, and why.
 
-    It has what is wanted, what is there, what blocks, what happens next, and what to type.
+    The output shows what is wanted, what is there, what blocks, what happens next, and what to
+    type.
     """
     from cluster.cli import explain as inspection
     from cluster.cli.installed_settings import as_installed
@@ -254,8 +255,8 @@ def explain(*, connection: Connection, driver: str, node: str, output: str) -> N
 def report(*, connection: Connection, driver: str, output: Path | None) -> None:
     """Write an HTML page about all drivers, or DRIVER.
 
-    It has nodes by kernel and state, devices, stages, and what blocks: one file that needs no
-    network and no script.
+    The page shows nodes by kernel and state, devices, stages, and what blocks. It is one file that
+    needs no network and no script.
     """
     from cluster.cli import fleet_report
     from cluster.install.directory import write_file
@@ -287,7 +288,7 @@ def resolve(
 ) -> None:
     """Find the toolkit image of an OS version.
 
-    OS_VERSION is such as 418.94.202501221327-0.
+    OS_VERSION is, for example, 418.94.202501221327-0.
     """
     from cluster.cli import resolve as resolution
     from cluster.model.snapshot import Pool
@@ -359,7 +360,7 @@ def _proxy_variables() -> dict[str, str]:
 
 @contextmanager
 def exit_on_error() -> Iterator[None]:
-    """Turn an expected failure into text and an exit code. This is the only place that does so."""
+    """Turn an expected failure into text and an exit code."""
     try:
         yield
     except NodesideError as error:

@@ -23,10 +23,10 @@ _NO_TIME: Final = "9999"  # the form without a time is the newer one: later than
 
 @dataclass(frozen=True, order=True, slots=True)
 class CoreOS:
-    """A version. Its order is that of the RHEL major version, then of the build.
+    """A version. Its order is that of the RHEL major version, then of the time of the build.
 
-    `minor` is -1 for CentOS Stream, where the version does not show it. `openshift` is such as
-    (4, 18), or empty.
+    `minor` is -1 for CentOS Stream, where the version does not show it. `openshift` is, for
+    example, (4, 18), or empty.
     """
 
     major: int
