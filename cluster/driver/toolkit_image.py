@@ -155,8 +155,7 @@ def tags_to_read(
 ) -> Iterator[Tag]:
     """Yield the tags whose labels are needed.
 
-    That is the tag of the OS version. If there is none, or it does not fit, those are all recent
-    tags.
+    These are the tag of the OS version and, if it is missing or does not fit, the newest tags.
     """
     stream = stream_of(toolkit, streams)
     if stream is None or not pool.kernel or pool.kernel in toolkit.images:

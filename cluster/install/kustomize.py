@@ -1,4 +1,4 @@
-"""The kustomize base: the output of `nodeside-cluster manifests`, with one file for each of ours.
+"""The kustomize base: the output of `nodeside-cluster manifests`, split into files as deploy/ is.
 
     kustomization.yaml
     crds.yaml, namespace.yaml, accounts.yaml, …

@@ -95,7 +95,7 @@ class Gone(ApiError):
 
 
 class Forbidden(ApiError):
-    """403: an RBAC rule is missing. `check` is the command that shows which one."""
+    """403: an RBAC rule is missing. `check` is a hint: the command that shows which."""
 
     reason = "Forbidden"
 

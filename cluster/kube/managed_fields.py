@@ -6,11 +6,11 @@ the nodes. The replica count of a Deployment may be scaled by others. For other 
 the fields we set: OpenShift, for example, adds pull secrets to a service account. A field without
 an owner is a default or comes from an admission webhook; it is not a hand edit.
 
-Server-side apply never removes a field that another manager owns. So the part that we own is
-replaced as a whole (`replacement_patch`) before an object is applied in which another manager set
-fields of it: a field that the part does not contain is gone then, and with it its owner. A field
-that the replacement restored has a second owner, our own Update; so later applies need a
-replacement too. https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management
+Server-side apply never removes a field that another manager owns. So if another manager set fields
+in our part, we first replace that part as a whole (`replacement_patch`). This removes the fields
+that the part does not contain, and their owner. The replacement is an Update, which makes us a
+second owner of the fields that it restored; so later applies need a replacement too.
+https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def object_meta_from(data: Document) -> ObjectMeta:
 
 
 def existing_object(meta: ObjectMeta, document: Document, *, edited: bool) -> ExistingObject:
-    """Return the existing object, as applying `document` overwrites it.
+    """Return what applying `document` will overwrite.
 
     `edited`: the existing object was applied as `document` and has been changed since.
     """

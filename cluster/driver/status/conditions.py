@@ -47,7 +47,7 @@ class Condition:
     message: str
 
 
-# The fields of options, as they are without them.
+# The status fields that options fill in, with their values where no option does.
 _WITHOUT_OPTIONS: Final[Mapping[str, Any]] = {
     "leaving": 0,
     "resources": [],
@@ -97,7 +97,8 @@ def status_of_invalid(snapshot: Snapshot, found: DriverObject, mistakes: str) ->
     """Return the status of an invalid Driver. What runs on the nodes stays as it is.
 
     So the fields and conditions about what runs stay too, as observed for an earlier generation.
-    Only a condition that was unknown, since some kind of objects could not be read, is made anew.
+    Of these, only Available is made anew, if it was unknown, since some kind of objects could not
+    be read.
     """
     now = snapshot.now
     message = cut_message(f"{mistakes}; what runs on the nodes stays as it is")
@@ -134,7 +135,8 @@ def status_of_deleting(
         Condition("Progressing", True, reason, message),
     )
     timed = timed_conditions(found, (*conditions_without_time, degraded), now=now)
-    # `leaving` and the message tell what is left on nodes. Stages end in their order and stay here.
+    # `leaving` and the message tell what is left on nodes. Stages end in their order, and their
+    # rows stay.
     gone = {
         "nodes": count_nodes(()),
         "pools": [],
@@ -197,9 +199,10 @@ def _list_complaints(inputs: StatusInputs, options: StatusPart) -> Iterable[tupl
 def _ready_condition(
     inputs: StatusInputs, options: StatusPart, progress: RolloutProgress | None
 ) -> Condition:
-    """Return whether the newest revision works everywhere; the reason sums up the whole status.
+    """Return the Ready condition: true if the newest revision works everywhere.
 
-    A script that applied a Driver waits for this, so it is also false while a rollout is paused.
+    Its reason sums up the whole status. A script that applied a Driver waits for this, so it is
+    also false while a rollout is paused.
     """
     for reason, message in chain(
         _list_complaints(inputs, options), _list_obstacles(inputs, progress)
@@ -214,9 +217,9 @@ def _ready_condition(
 
 
 def _available_condition(inputs: StatusInputs, options: StatusPart) -> Condition:
-    """Return whether the driver works on every node that is up, in any revision.
+    """Return the Available condition: true if the driver works on each node that is up.
 
-    This is the condition to wait for if you need the driver.
+    It may be any revision. This is the condition to wait for if you need the driver.
     """
     without = [m.node.name for m in inputs.not_working if m.health is not Health.DOWN]
     all_taken = not inputs.decisions and options.complaints.get("ModuleConflict")
@@ -337,7 +340,8 @@ def _no_nodes_message(inputs: StatusInputs) -> str:
     return f"no node has {words or 'come up'}{nfd if pci else ''}{near}"
 
 
-# The reasons of the condition Degraded, worst first.
+# The reasons of the condition Degraded, worst first. None: an option has the message, see
+# StatusPart.complaints.
 COMPLAINTS: Final[Mapping[str, Callable[[StatusInputs], str] | None]] = {
     "AfterItself": None,
     "DriverMissing": None,

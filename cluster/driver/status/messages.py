@@ -15,7 +15,7 @@ from cluster.model.states import BuildProgress, Place
 from nodeside.protocol.node_status import State
 from nodeside.text.shortlist import shortlist
 
-WHERE_BUILDS_RUN = "where builds run is in spec.pods.buildJobs"
+WHERE_BUILDS_RUN = "spec.pods.buildJobs says where builds run"
 _NAMED = 3  # nodes or tags listed in a message
 _MESSAGE_LIMIT = 2000  # bytes
 
@@ -96,7 +96,7 @@ def revision_name(revision: str, version: str) -> str:
 _ACTIVITY = {
     State.REBOOT_REQUIRED.value: "waiting for a reboot",
     State.WAITING.value: "waiting",
-    State.FAILED.value: "trying again",  # one that goes on failing is not in progress
+    State.FAILED.value: "trying again",  # a node that keeps failing is BROKEN, not in progress
 }
 _NO_REPORT = "starting"
 
@@ -110,8 +110,8 @@ def node_activities(
 ) -> str:
     """Return what nodes in progress do by their own reports: `building: n1, n2; starting: n3`.
 
-    `unassigned` is what nodes do that no revision was given yet. `creating` says what a node's
-    kubelet does before its pod starts; of many such nodes the number is told, out of `of`.
+    `unassigned` is what a node without a revision is doing. `creating` says what a node's kubelet
+    does before its pod starts; many nodes where it does the same are counted, out of `of`.
     """
     by_state: dict[str, list[str]] = {}
     for member in members:

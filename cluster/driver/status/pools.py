@@ -82,7 +82,7 @@ def _list_reasons(
 
 
 def _describe_wait(inputs: StatusInputs) -> str:
-    """Return what nodes do that no revision was given yet."""
+    """Return what a node without a revision is doing."""
     match inputs.rollout.phase:
         case Phase.FIRST_CANARY if inputs.canaries:
             names = few_of(member.node.name for member in inputs.canaries)

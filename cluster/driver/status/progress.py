@@ -145,6 +145,10 @@ class ProgressMessages:
         words = node_activities(busy, creating=creating, of=of)
         return f"{self._working_in_words}; {words}" if busy else ""
 
+    def message_of_option(self, reason: str) -> str:
+        message = self.options.progress.get(reason, "")
+        return f"{self._updated_in_words}; {message}" if message else ""
+
     # --- shared by several of them ---------------------------------------------------------------
 
     def _command(self, verb: str) -> str:
@@ -156,13 +160,9 @@ class ProgressMessages:
         newest = self.inputs.revision_name(rollout.newest)
         return f"{updated} of {nodes_in_words(rollout.nodes)} have {newest}"
 
-    def message_of_option(self, reason: str) -> str:
-        message = self.options.progress.get(reason, "")
-        return f"{self._updated_in_words}; {message}" if message else ""
-
     @cached_property
     def _failing_members(self) -> Mapping[str, DriverNode]:
-        """Returns the members that show their failure themselves; recorded casualties may not."""
+        """Returns the members that are failed or given up now; recorded ones may be neither."""
         members = (decision.member for decision in self.inputs.decisions)
         return {m.node.name: m for m in members if m.health is Health.BROKEN or m.is_given_up}
 

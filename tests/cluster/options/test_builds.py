@@ -242,10 +242,10 @@ def test_a_build_that_waits_for_a_place_is_waited_for_and_says_so_at_once(model:
     job = find_no_place(model)
     model.settle()
 
-    words = f"no node for the pod of Job {job.name}: {NO_PLACE}; where builds run is in "
+    words = f"no node for the pod of Job {job.name}: {NO_PLACE}; spec.pods.buildJobs says "
     assert model.daemonsets == {}
     assert model.condition("Ready")["reason"] == "Unschedulable"
-    assert words + "spec.pods.buildJobs" in model.condition("Ready")["message"]
+    assert words + "where builds run" in model.condition("Ready")["message"]
     assert model.condition("Progressing")["reason"] == "Unschedulable"
     assert row(model)["reason"] == "Unschedulable"
     for said in (explain_node(model.snapshot, "edu", "n1"), explain_driver(model.snapshot, "edu")):
