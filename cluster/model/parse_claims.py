@@ -29,7 +29,10 @@ def claim_from(document: Mapping[str, Any], demand: PodDemand) -> ClaimObject | 
 def with_claims(
     consumers: Mapping[str, Consumer], claims: Mapping[str, ClaimObject]
 ) -> Mapping[str, Consumer]:
-    """Return the consumers with what they request by claims, without those that request nothing."""
+    """Return the consumers with what they request by claims.
+
+    Those that neither request a resource nor match a selector are left out.
+    """
     drivers: dict[str, frozenset[str]] = defaultdict(frozenset)
     for claim in claims.values():
         for uid in claim.pods:

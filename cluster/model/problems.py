@@ -1,7 +1,7 @@
 """Problems that the controller met with a Driver, which the Driver's status reports.
 
-A plan sees what is wrong on nodes. These it cannot see: they come from carrying out plans, and from
-watching the cluster.
+A plan sees what is wrong on nodes. It cannot see these problems: they come from carrying out plans,
+and from watching the cluster.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ class ProblemKind(IntEnum):
     CONTESTED = 1  # another program keeps changing our objects
     ON_NODES = 2  # actions on some nodes, which nothing else waits for
     FAILED = 3  # another action, or the plan itself
-    UNREADABLE = 4  # a kind may not be read, so that nothing is certain
+    UNREADABLE = 4  # objects of a kind cannot be read, so nothing is certain
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem of a Driver; `of_stages`: its stages are what is not as wanted."""
+    """A problem of a Driver; `of_stages`: the problem is about its stages."""
 
     kind: ProblemKind
     reason: str

@@ -19,7 +19,7 @@ from nodeside import log
 
 Document = Mapping[str, Any]
 
-# `drain-<config>` from its drain request until its uncordon request, which is `uncordon-<config>`.
+# The machine-config-operator sets it to `drain-<config>`, and to `uncordon-<config>` when done.
 # https://github.com/openshift/machine-config-operator/blob/main/docs/DrainController.md
 _DESIRED_DRAIN = "machineconfiguration.openshift.io/desiredDrain"
 

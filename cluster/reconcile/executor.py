@@ -1,6 +1,6 @@
 """Carries out the actions of a plan.
 
-Each Driver has its own lane. Its actions run in order, and the first failure ends the lane, since
+The actions of a lane (see model/lanes.py) run in order, and the first failure ends the lane, since
 later actions may depend on the failed one. Only what is `of_status` depends on a status. A refusal
 that concerns one node stops only the actions on that node, and the deletion of objects it still
 needs, because a webhook or a limit may reject one node of thousands. Consecutive actions of one
@@ -58,9 +58,9 @@ from nodeside.protocol.labels import API_GROUP, API_VERSION
 from nodeside.protocol.timestamps import rfc3339_micro
 
 PARALLEL = 16  # concurrent requests: more would only queue up in the API server
-_LANES = 8  # Drivers processed concurrently
+_LANES = 8  # lanes processed concurrently
 _OF_NODES = (LabelNode, Cordon, Uncordon, EvictPod, Annotate, Create)
-_ROUND = 5.0  # seconds after which labels and their dependents are left to the next round
+_ROUND = 5.0  # seconds until actions on nodes, and what follows them, are left to the next round
 _REQUEST = 10.0  # seconds for one request including its retries
 
 
@@ -70,7 +70,7 @@ class ExecutionResult:
 
     `written` is the newest version of each kind that we wrote, `deleted` the deletions.
     `failures` concern one lane of a Driver; `outage` concerns all: the API server is gone or
-    overloaded. `applied` are the applied objects with their resulting stamps (see
+    overloaded. `applied` are the applied objects with their resulting `last_write` (see
     managed_fields.py). `asked` are the pods of eviction requests by uid, with the refusal or None.
     `unfinished` are lanes that ran out of time. `overtaken`: a write conflicted with another one.
     """

@@ -29,8 +29,9 @@ _FILES = (".yaml", ".yml", ".json", ".j2")
 class StageInvalid(NodesideError):
     """The content of a stage's ConfigMap cannot be applied.
 
-    `where` names the ConfigMap, the file and the line of a template, and quotes none of them; the
-    problem may quote a Secret. `rendered_line` is a line of what the template gave, 0 if unknown.
+    `where` names the ConfigMap, the file and the line of a template. It has none of their text, so
+    it can be shown when Secrets are read; the problem may quote one. `rendered_line` is a line of
+    what the template gave, 0 if unknown.
     """
 
     exit_code = ExitCode.SPEC
@@ -51,8 +52,8 @@ def render_to_documents(
 ) -> tuple[tuple[str, Document], ...]:
     """Return each document with its file name.
 
-    Raises StageInvalid, which names the ConfigMap, the file and the line; nothing else if Secrets
-    are among the values, since a message may quote one.
+    Raises StageInvalid, which names the ConfigMap, the file and the line. If Secrets are among the
+    values, it does not say what is wrong, since that might quote one.
     """
     try:
         return _render_documents(config_map, files, values)

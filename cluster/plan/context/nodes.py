@@ -105,10 +105,10 @@ def _has_order(drivers: Mapping[str, DriverObject]) -> bool:
 def with_alternatives(
     nodes: Nodes, toolkits: Toolkits, fallbacks: Fallbacks
 ) -> Sequence[DriverNode]:
-    """Return the members as observed, except that a failed one with an alternative counts as busy.
+    """Return the members with module conflicts marked; a failed one with an alternative is busy.
 
-    Either it cannot pull its image or use its bundle but can build, or it gets another toolkit
-    image.
+    It may build if it cannot pull its image or use its bundle, ask the store again, or get another
+    toolkit image. If its pod with the other image does not report in time, its trouble says so.
     """
     taken = frozenset().union(*nodes.taken_nodes.values())
     if not taken and not any(m.health is Health.BROKEN for m in nodes.observed_nodes):

@@ -112,7 +112,10 @@ class RolloutPlan:
             yield DependentBudget(name, state.allowed, working, away)
 
     def _hindered_nodes(self) -> Mapping[str, int]:
-        """Return nodes where Drivers before this one do not work: 1 if they may later, 2 if not."""
+        """Return how each member is hindered by the Drivers before this one.
+
+        0: they work there. 1: one of them does not work yet. 2: one of them does not select it.
+        """
         hindered: dict[str, int] = {}
         for other in self.before():
             theirs = {m.node.name: int(m.health is not Health.WORKING) for m in other.members}
