@@ -21,7 +21,7 @@ from cluster.cli.driver_diff_nodes import (
     NodeGroup,
     Turn,
     as_if_built,
-    holders,
+    holder_policies,
     node_groups,
 )
 from cluster.cli.driver_documents import DriverDocument, DriverFile, OtherDocument
@@ -196,7 +196,7 @@ def diff(api: Api, settings: Settings, file: DriverFile) -> FileDiff:
     after = read_stages(api, with_wanted(before, wanted))
     after, used = with_templates(after, file.others)
     drivers = [each.driver for each in (*_valid(before, wanted), *_valid(after, wanted))]
-    policies = holders(driver for driver in drivers if driver is not None)
+    policies = holder_policies(driver for driver in drivers if driver is not None)
     pods = demand_of(*policies) if policies else None
     after = with_controller_data(api, after, pods)
     before = with_controller_data(api, before)
@@ -611,5 +611,5 @@ def _notes(
         return
     if trouble := after.snapshot.occupancy.trouble:
         yield f"which pods hold the device is not known: {trouble}"
-    elif not holders([after.driver]):
+    elif not holder_policies([after.driver]):
         yield "which pods hold the device is not known: neither devices nor rollout.evict say so"

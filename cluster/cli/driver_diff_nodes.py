@@ -229,7 +229,7 @@ def _fate_of_modules(after: DriverContext, member: DriverNode) -> str:
 # --- pods ----------------------------------------------------------------------------------------
 
 
-def holders(drivers: Iterable[Driver]) -> Sequence[Evict]:
+def holder_policies(drivers: Iterable[Driver]) -> Sequence[Evict]:
     """Return the policies that match the pods that hold the devices of Drivers.
 
     A Driver without `rollout.evict` counts as if it had an empty one.
@@ -248,7 +248,7 @@ def pods_on_nodes(
     snapshot: Snapshot, drivers: Iterable[Driver]
 ) -> Mapping[str, tuple[str, ...]] | None:
     """Return the pods that hold a device of these Drivers, by node; None if they are unknown."""
-    policies = holders(drivers)
+    policies = holder_policies(drivers)
     found = consumers_by_node(snapshot, policies) if policies else None
     if found is None:
         return None

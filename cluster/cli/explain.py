@@ -317,7 +317,10 @@ def _explain_member(snapshot: Snapshot, observed: DriverObject, node: Node) -> _
     if fit is Match.KEPT:
         notes.wanted.append("labels of Node Feature Discovery are absent: what runs is kept")
     notes.subject = member_subject(context, decision.member)
-    for words, remedy in (*_list_obstacles(context, decision), *_list_held(context, decision)):
+    for words, remedy in (
+        *_list_obstacles(context, decision),
+        *_list_drain_delays(context, decision),
+    ):
         notes.blocks.append(words)
         notes.remedies.append(remedy)
     staging = context.staging
@@ -336,7 +339,9 @@ def _explain_member(snapshot: Snapshot, observed: DriverObject, node: Node) -> _
     return notes
 
 
-def _list_held(context: DriverContext, decision: NodeDecision) -> Iterator[tuple[str, Remedy]]:
+def _list_drain_delays(
+    context: DriverContext, decision: NodeDecision
+) -> Iterator[tuple[str, Remedy]]:
     """Yield what delays the drain of the node, and what to do about it."""
     drains = context.rollout.drains
     if drains is None:

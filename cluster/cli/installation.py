@@ -27,10 +27,10 @@ FORMATS = ("yaml", "helm", "kustomize")
 @click.command()
 def crds() -> None:
     """Print the custom resource definitions, as YAML."""
-    from cluster.install.crds import crd_documents as definitions
+    from cluster.install.crds import crd_documents
     from cluster.install.manifests import to_yaml
 
-    click.echo(to_yaml(definitions()), nl=False)
+    click.echo(to_yaml(crd_documents()), nl=False)
 
 
 @click.command()
@@ -79,8 +79,7 @@ def manifests(
     if driver_file is not None:
         _print_device_classes(context, driver_file, extended=extended)
         return
-    from cluster.install.manifests import IMAGE, to_yaml
-    from cluster.install.manifests import all_manifests as all_of
+    from cluster.install.manifests import IMAGE, all_manifests, to_yaml
 
     if _is_given(context, "extended"):
         raise click.UsageError("--extended-resource needs --driver")
@@ -95,7 +94,7 @@ def manifests(
             err=True,
         )
     if output is None:
-        click.echo(to_yaml(all_of(installation)), nl=False)
+        click.echo(to_yaml(all_manifests(installation)), nl=False)
     else:
         _make_directory(format, output, installation)
 
@@ -148,8 +147,7 @@ def install(*, connection: Connection, chosen: Mapping[str, Any]) -> None:
     Applies definitions, rules and the controller, in order.
     """
     from cluster.install.install import install as apply_all
-    from cluster.install.manifests import NotInstallable
-    from cluster.install.manifests import all_manifests as all_of
+    from cluster.install.manifests import NotInstallable, all_manifests
 
     if not chosen["image"]:
         raise NotInstallable(
@@ -157,7 +155,7 @@ def install(*, connection: Connection, chosen: Mapping[str, Any]) -> None:
             hint="make the image and push it (images/README.md), then: nodeside-cluster install "
             "--image registry.example.com/nodeside/nodeside-cluster:TAG",
         )
-    documents = all_of(_settings_from(connection.namespace, chosen))
+    documents = all_manifests(_settings_from(connection.namespace, chosen))
     _print_steps(apply_all(connection.open(), documents))
 
 

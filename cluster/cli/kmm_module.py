@@ -43,15 +43,15 @@ class _Field:
 
 
 @dataclass(frozen=True)
-class _Import:
-    """One Module."""
+class _KmmModule:
+    """A Module, read to become a Driver."""
 
-    module: DocumentPart
+    document: DocumentPart
     image: str
 
     @property
     def spec(self) -> DocumentPart:
-        return self.module.part("spec")
+        return self.document.part("spec")
 
     @property
     def container(self) -> DocumentPart:
@@ -72,7 +72,7 @@ class _Import:
 
     @cached_property
     def original_name(self) -> str:
-        return self.module.part("metadata", "name").text()
+        return self.document.part("metadata", "name").text()
 
     @property
     def name(self) -> str:
@@ -259,14 +259,14 @@ def convert_module(text: str, where: str, image: str) -> str:
     Comments at the top say what is missing for a valid Driver. Raises SpecError if the text is not
     one Module.
     """
-    module = _Import(_parse_module(text, where), image)
+    module = _KmmModule(_parse_module(text, where), image)
     body = _write_document(module)
     further = [f"---\n{write_yaml(each)}" for each in module.further_documents()]
     head = [
         f"# Made from the Module {_one_line(module.original_name)} of Kernel Module Management.\n"
     ]
     head += [f"# {_one_line(note)}\n" for note in module.list_notes()]
-    head += [f"# {_one_line(note)}\n" for note in remarks_on_unread(module.module.unread())]
+    head += [f"# {_one_line(note)}\n" for note in remarks_on_unread(module.document.unread())]
     return "".join((*_mistake_comments(body), *head, body, *further))
 
 
@@ -283,7 +283,7 @@ def _parse_module(text: str, where: str) -> DocumentPart:
     return module
 
 
-def _write_document(module: _Import) -> str:
+def _write_document(module: _KmmModule) -> str:
     lines = ["apiVersion: nodeside.io/v1alpha1", "kind: Driver", "metadata:"]
     lines += [f"  name: {module.name}", "spec:"]
     for each in module.list_fields():

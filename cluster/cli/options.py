@@ -238,7 +238,7 @@ def explain_missing_role(needs: str) -> Callable[[F], F]:
             try:
                 return function(*arguments, **options)
             except Forbidden as error:
-                error.hint = f"{error.check}; {needs}"
+                error.hint = f"{error.check_hint}; {needs}"
                 raise
 
         return cast(F, command)

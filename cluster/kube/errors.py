@@ -95,13 +95,13 @@ class Gone(ApiError):
 
 
 class Forbidden(ApiError):
-    """403: an RBAC rule is missing. `check` is a hint: the command that shows which."""
+    """403: an RBAC rule is missing. `check_hint` names the command that shows which."""
 
     reason = "Forbidden"
 
-    def __init__(self, message: str, *, check: str = "", **facts: Any) -> None:
+    def __init__(self, message: str, *, check_hint: str = "", **facts: Any) -> None:
         super().__init__(message, **facts)
-        self.check = check
+        self.check_hint = check_hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def response_error(
         status=status,
         retry_after=retry_after_seconds(retry_after),
         budgets=_budget_causes(document) if status == 429 else (),
-        **({"check": _check_command(request, message)} if kind is Forbidden else {}),
+        **({"check_hint": _check_hint(request, message)} if kind is Forbidden else {}),
     )
 
 
@@ -177,7 +177,7 @@ def _hint_for(request: RequestInfo, status: int, message: str) -> str:
         case 401:
             return "the token or certificate may have expired: kubectl auth whoami"
         case 403:
-            return f"{_check_command(request, message)}; `nodeside-cluster install` adds the rules"
+            return f"{_check_hint(request, message)}; `nodeside-cluster install` adds the rules"
         case 404 if request.group == "nodeside.io" and not message:
             return "install the custom resource definitions: nodeside-cluster install"
         case 404 if request.group == "monitoring.coreos.com":
@@ -186,7 +186,7 @@ def _hint_for(request: RequestInfo, status: int, message: str) -> str:
             return ""
 
 
-def _check_command(request: RequestInfo, message: str) -> str:
+def _check_hint(request: RequestInfo, message: str) -> str:
     return f"see what is missing: {_missing_rule(request, message).can_i}"
 
 

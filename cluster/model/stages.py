@@ -206,4 +206,4 @@ class Stages:
 
 
 # The documents to apply, in order, and descriptions of what is left out.
-GatedDocuments = tuple[tuple[Mapping[str, Any], ...], tuple[str, ...]]
+FramedDocuments = tuple[tuple[Mapping[str, Any], ...], tuple[str, ...]]

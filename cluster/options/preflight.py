@@ -66,13 +66,13 @@ def preflight_answers(
     desired: Collection[str],
     used: Collection[Pool],
     *,
-    in_order: AddDependencies = lambda build: build,
+    add_dependencies: AddDependencies = lambda build: build,
     rebuild: str = "",
 ) -> Iterator[PreflightAnswer]:
     """Yield the answer to every preflight entry, for each architecture in use.
 
-    `desired` are the names of Jobs that nodes need anyway. `in_order` adds what a build needs of
-    the builds before it. `rebuild` is the time of an order to build anew.
+    `desired` are the names of Jobs that nodes need anyway. `add_dependencies` adds what a build
+    needs of the builds before it. `rebuild` is the time of an order to build anew.
     """
     publish = publish_target(driver)
     architectures = sorted({pool.architecture for pool in used}) or [USUAL_ARCHITECTURE]
@@ -82,7 +82,7 @@ def preflight_answers(
             if build is None:
                 yield PreflightAnswer(entry, architecture, None, why)
                 continue
-            found = in_order(replace(build, rebuild=rebuild))
+            found = add_dependencies(replace(build, rebuild=rebuild))
             if not isinstance(found, SharedBuild):
                 words = "a driver that it comes after has no published build for this kernel"
                 yield PreflightAnswer(entry, architecture, found, "" if found else words)
@@ -101,9 +101,9 @@ def build_for(
     """
     if entry.toolkit:
         return SharedBuild(driver, revision, entry.toolkit, architecture), ""
-    chain, evidence = _chain_for(entry, driver.spec.toolkit), Evidence(snapshot.toolkit_labels)
+    toolkit, evidence = _toolkit_for(entry, driver.spec.toolkit), Evidence(snapshot.toolkit_labels)
     resolution = resolve_toolkit_image(
-        _pool_of(entry, architecture), chain, snapshot.image_streams, evidence
+        _pool_of(entry, architecture), toolkit, snapshot.image_streams, evidence
     )
     if resolution.image:
         return build_of(driver, revision, _pool_of(entry, architecture), resolution, ""), ""
@@ -118,11 +118,11 @@ def tags_for(
     architectures: Collection[str] = (),
 ) -> Iterator[Tag]:
     """Yield the tags whose image labels are needed to answer these entries."""
-    chain, evidence = driver.spec.toolkit, Evidence(snapshot.toolkit_labels)
+    toolkit, evidence = driver.spec.toolkit, Evidence(snapshot.toolkit_labels)
     for entry in entries:
         for architecture in () if entry.toolkit else architectures or (USUAL_ARCHITECTURE,):
             yield from tags_to_read(
-                _pool_of(entry, architecture), chain, snapshot.image_streams, evidence
+                _pool_of(entry, architecture), toolkit, snapshot.image_streams, evidence
             )
 
 
@@ -130,11 +130,11 @@ def _pool_of(entry: Preflight, architecture: str) -> Pool:
     return Pool(architecture, entry.os_version, entry.kernel)
 
 
-def _chain_for(entry: Preflight, chain: Toolkit) -> Toolkit:
+def _toolkit_for(entry: Preflight, toolkit: Toolkit) -> Toolkit:
     """Return the toolkit spec for an entry.
 
     A template that contains the kernel cannot be filled in if the entry has only an OS version.
     """
-    if entry.os_version and "{kernel}" in chain.image_template:
-        return replace(chain, image_template="")
-    return chain
+    if entry.os_version and "{kernel}" in toolkit.image_template:
+        return replace(toolkit, image_template="")
+    return toolkit

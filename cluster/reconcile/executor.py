@@ -120,17 +120,20 @@ class Executor:
     def carry_out(self, plan: Plan, snapshot: Snapshot, leadership: Leadership) -> ExecutionResult:
         """Do everything that can be done; returns when nothing is under way any more."""
         ends = self._now() + self._seconds
-        lanes = _Lanes(self, snapshot, leadership, ExecutionResult(), lambda: self._now() >= ends)
-        list(self._lanes.map(lambda lane: lanes.run_lane(*lane), plan.actions_by_lane().items()))
-        return lanes.outcome
+        execution = _Execution(
+            self, snapshot, leadership, ExecutionResult(), lambda: self._now() >= ends
+        )
+        lanes = plan.actions_by_lane().items()
+        list(self._lanes.map(lambda lane: execution.run_lane(*lane), lanes))
+        return execution.outcome
 
     def in_parallel(
         self, do: Callable[[Action], None], actions: Sequence[Action]
     ) -> Iterator[None]:
         return self._requests.map(do, actions)
 
-    def is_name_taken(self, action: Action) -> bool:
-        """Return whether a create conflicts again after a new snapshot.
+    def note_collision(self, action: Action) -> bool:
+        """Note the conflict of a create. Return whether it conflicts again after a new snapshot.
 
         Then the existing object of that name is not in our cache, so it is not ours.
         """
@@ -296,7 +299,7 @@ class Executor:
 
 
 @dataclass
-class _Lanes:
+class _Execution:
     """The execution of one plan."""
 
     executor: Executor
@@ -322,7 +325,7 @@ class _Lanes:
         failures = self.outcome.failures
         stopped = any(each in failures for each in depends_on(action))
         stopped = stopped or waits_for_all_nodes(action, failures)
-        if self._has_ended(lane) or stopped or self._is_left_over(lane, action):
+        if self._has_ended(lane) or stopped or self._leave_if_late(lane, action):
             return
         try:
             self.executor.carry_out_action(
@@ -347,7 +350,7 @@ class _Lanes:
         one node of it. A conflict is neither: somebody else wrote first, and the next snapshot
         shows the result.
         """
-        if isinstance(error, Conflict) and not self.executor.is_name_taken(action):
+        if isinstance(error, Conflict) and not self.executor.note_collision(action):
             log.detail(f"cannot {action.words}: {error}")
             self.outcome.overtaken = True
         elif error.concerns_all:
@@ -365,8 +368,8 @@ class _Lanes:
         with self._lock:
             self.outcome.failures.setdefault(lane, failure)
 
-    def _is_left_over(self, lane: Lane, action: Action) -> bool:
-        """Return whether time has run out for an action.
+    def _leave_if_late(self, lane: Lane, action: Action) -> bool:
+        """Leave an action to the next round if time has run out, and return whether it is left.
 
         A status is always written: it reports what was observed, so it stays true.
         """

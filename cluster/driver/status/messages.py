@@ -106,12 +106,12 @@ def node_activities(
     unassigned: str = _NO_REPORT,
     *,
     creating: Mapping[str, str] = EMPTY,
-    of: int = 0,
+    total: int = 0,
 ) -> str:
     """Return what nodes in progress do by their own reports: `building: n1, n2; starting: n3`.
 
     `unassigned` is what a node without a revision is doing. `creating` says what a node's kubelet
-    does before its pod starts; many nodes where it does the same are counted, out of `of`.
+    does before its pod starts; many nodes where it does the same are counted, out of `total`.
     """
     by_state: dict[str, list[str]] = {}
     for member in members:
@@ -123,7 +123,7 @@ def node_activities(
         by_state.setdefault(activity, []).append(name)
     kubelets = {*creating.values()}
     return "; ".join(
-        f"{activity} on {len(names)} of {nodes_in_words(of)}"
+        f"{activity} on {len(names)} of {nodes_in_words(total)}"
         if activity in kubelets and len(names) > _NAMED
         else f"{activity}: {few_of(names)}"
         for activity, names in sorted(by_state.items())

@@ -70,8 +70,8 @@ def _list_reasons(
     fell_back = inputs.fell_back.get(pool, "")
     busy = [member for member in lacking if member.health is Health.BUSY]
     if busy and not fell_back:
-        wait, of = _describe_wait(inputs), len(decisions)
-        yield "NodesBusy", node_activities(busy, wait, creating=inputs.creating, of=of)
+        wait, total = _describe_wait(inputs), len(decisions)
+        yield "NodesBusy", node_activities(busy, wait, creating=inputs.creating, total=total)
     if fell_back:
         yield "FellBack", fell_back
     if build is not None and build.progress is BuildProgress.BROKEN:

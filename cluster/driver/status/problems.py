@@ -50,8 +50,8 @@ def _affected_conditions(problem: Problem, conditions: Conditions) -> dict[str, 
     of_stages = {"StagesReady": "False"} if problem.of_stages else {}
     match problem.kind:
         case ProblemKind.CONTESTED | ProblemKind.ON_NODES:
-            is_worse = degraded.get("status") == "True" and degraded["reason"] != problem.reason
-            return {} if is_worse else reports | of_stages
+            is_outranked = degraded.get("status") == "True" and degraded["reason"] != problem.reason
+            return {} if is_outranked else reports | of_stages
         case ProblemKind.FAILED:
             return reports | of_stages
         case ProblemKind.UNREADABLE:

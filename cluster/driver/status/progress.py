@@ -112,7 +112,7 @@ class ProgressMessages:
         if rollout.phase is Phase.FIRST_CANARY and (trying := self.inputs.canaries):
             down = [m.node.name for m in trying if m.health is Health.DOWN]
             up = [m for m in trying if m.health is not Health.DOWN]
-            doing = node_activities(up, creating=self.inputs.creating, of=rollout.nodes)
+            doing = node_activities(up, creating=self.inputs.creating, total=rollout.nodes)
             words = "; ".join(filter(None, (doing, _are_down(down) if down else "")))
             first = f"tried first on {nodes_in_words(len(trying))}"
             return f"{self._updated_in_words}; {first}: {words}"
@@ -141,8 +141,8 @@ class ProgressMessages:
             for member in self.inputs.not_working
             if member.health is Health.BUSY and member.pool in self.inputs.served
         ]
-        creating, of = self.inputs.creating, self.inputs.rollout.nodes
-        words = node_activities(busy, creating=creating, of=of)
+        creating, total = self.inputs.creating, self.inputs.rollout.nodes
+        words = node_activities(busy, creating=creating, total=total)
         return f"{self._working_in_words}; {words}" if busy else ""
 
     def message_of_option(self, reason: str) -> str:

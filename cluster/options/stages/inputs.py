@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cluster.driver.nodes import DriverNode
 from cluster.model.snapshot import Assignment, DriverObject, Pool, Snapshot
-from cluster.model.stages import GatedDocuments, Rendered
+from cluster.model.stages import FramedDocuments, Rendered
 from nodeside.spec import Driver
 
 
@@ -35,4 +35,4 @@ class StageInputs:
     occupied: frozenset[str]
     desired: Mapping[str, Assignment]
     toolkits: Mapping[Pool, str]
-    framed: dict[str, tuple[Rendered | None, object, GatedDocuments]]
+    framed: dict[str, tuple[Rendered | None, object, FramedDocuments]]

@@ -34,7 +34,7 @@ from cluster.model.names import (
     stage_label,
 )
 from cluster.model.snapshot import DriverObject, Settings
-from cluster.model.stages import ALLOWED, OPTIONAL, GatedDocuments, key_of
+from cluster.model.stages import ALLOWED, OPTIONAL, FramedDocuments, key_of
 from cluster.options.stages.job_manifests import complete_job, job_problems
 from cluster.render.templates import StageInvalid
 from nodeside.protocol.labels import ADMITTED_VARIABLE, state_label
@@ -81,7 +81,7 @@ def frame_documents(
     config_map: str,
     documents: Sequence[tuple[str, Mapping[str, Any]]],
     absent: frozenset[str],
-) -> GatedDocuments:
+) -> FramedDocuments:
     """Return the objects to apply, and messages about those left out because of an absent kind.
 
     `documents` are those of the ConfigMap, each with its file. Raises StageInvalid.
@@ -103,7 +103,7 @@ def frame_documents(
 
 def frame_built_in(
     frame: Frame, documents: Sequence[Mapping[str, Any]], absent: frozenset[str]
-) -> GatedDocuments:
+) -> FramedDocuments:
     """Return the objects to apply of a stage whose documents our own code makes.
 
     Objects of kinds that the cluster does not have are left out without a message.

@@ -28,7 +28,7 @@ from cluster.model.snapshot import (
 )
 from cluster.model.stage_order import awaited_resources, stages_of
 from cluster.model.stages import (
-    GatedDocuments,
+    FramedDocuments,
     Key,
     LogMatch,
     Rendered,
@@ -193,7 +193,7 @@ class StagePlan:
         """
         return self._good_driver if self._good_driver.spec.devices else self.inputs.driver
 
-    def _frame_device_agent(self, stage: Stage, after: str) -> GatedDocuments:
+    def _frame_device_agent(self, stage: Stage, after: str) -> FramedDocuments:
         """Return the objects of the stage `devices`."""
         if not self.inputs.snapshot.settings.agent_image:
             raise StageInvalid(
@@ -211,7 +211,7 @@ class StagePlan:
         cache[stage.name] = None, (frame, driver, absent), framed
         return framed
 
-    def _frame_documents(self, stage: Stage, after: str, rendered: Rendered) -> GatedDocuments:
+    def _frame_documents(self, stage: Stage, after: str, rendered: Rendered) -> FramedDocuments:
         """Return the objects to apply and messages about those left out."""
         if rendered.error:
             raise StageInvalid(rendered.error)

@@ -15,7 +15,7 @@ from cluster.driver.pod import DaemonSetInput
 from cluster.driver.revisions import Revisions
 from cluster.driver.update import NodeDecision
 from cluster.model.snapshot import EMPTY, DaemonSetObject, DriverObject, Snapshot, has_stages
-from cluster.model.stages import GatedDocuments, Rendered
+from cluster.model.stages import FramedDocuments, Rendered
 from cluster.options.after import dependencies_of, dependents_of
 from cluster.options.stages.inputs import StageInputs
 from cluster.options.stages.stage_plan import StagePlan
@@ -37,7 +37,7 @@ class Memory:
     members: NodeCache[DriverNode | OtherNode] = field(default_factory=NodeCache)
     decisions: NodeCache[NodeDecision] = field(default_factory=NodeCache)
     daemonsets: dict[str, tuple[DaemonSetInput, DaemonSetObject]] = field(default_factory=dict)
-    framed: dict[str, tuple[Rendered | None, object, GatedDocuments]] = field(default_factory=dict)
+    framed: dict[str, tuple[Rendered | None, object, FramedDocuments]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -57,10 +57,11 @@ class RolloutPlan:
 
     @cached_property
     def state(self) -> RolloutState:
-        return self._rollout_state(self._away) if self._away else self.state_alone
+        changing = self._changing_before
+        return self._rollout_state(changing) if changing else self.state_alone
 
     @cached_property
-    def _away(self) -> frozenset[str]:
+    def _changing_before(self) -> frozenset[str]:
         """Nodes where a Driver before this one changes, or is about to."""
         others = self.before()
         changing = (
@@ -69,7 +70,7 @@ class RolloutPlan:
             for decision in other.decisions
             if other.is_replacing(decision)
         )
-        return frozenset(changing).union(*(other._away for other in others))
+        return frozenset(changing).union(*(other._changing_before for other in others))
 
     @cached_property
     def state_alone(self) -> RolloutState:
@@ -139,7 +140,7 @@ class RolloutPlan:
         return occupied_nodes(self.revisions.snapshot, self.revisions.resource)
 
     @cached_property
-    def occupied_nodes(self) -> frozenset[str]:
+    def occupied_by_any(self) -> frozenset[str]:
         """Nodes that cannot change before stages have ended: of this Driver, or of one after it."""
         return self.occupied_by_own.union(*(each.occupied_by_own for each in self.after()))
 
@@ -163,9 +164,9 @@ class RolloutPlan:
     def drains(self) -> Drains | None:
         """The drains, with the decisions that wait for them; None if no node is drained."""
         driver, now = self.revisions.driver, self.revisions.snapshot.now
-        if self.policies or self.occupied_nodes or any(m.drain.since for m in self.members):
+        if self.policies or self.occupied_by_any or any(m.drain.since for m in self.members):
             return decide_drains(
-                self.decisions_before_drain, driver, self.policies, self.occupied_nodes, now
+                self.decisions_before_drain, driver, self.policies, self.occupied_by_any, now
             )
         if any(member.drain.has_labels for member in self.members):
             return Drains(driver, self.decisions_before_drain)  # an earlier drain left labels
@@ -197,7 +198,7 @@ class RolloutPlan:
 
     def _is_interrupted(self, decision: NodeDecision) -> bool:
         member = decision.member
-        return member.health is Health.WORKING and member.node.name in self._away
+        return member.health is Health.WORKING and member.node.name in self._changing_before
 
     @cached_property
     def announced_decisions(self) -> Sequence[NodeDecision]:

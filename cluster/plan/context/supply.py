@@ -229,7 +229,7 @@ class ModuleSupply:
                 self.snapshot,
                 desired,
                 pools,
-                in_order=order,
+                add_dependencies=order,
                 rebuild=self.rebuild,
             )
         )
