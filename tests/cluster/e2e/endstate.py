@@ -66,4 +66,5 @@ def _without_names(found: dict[str, Any], version: str) -> dict[str, Any]:
     text = text.replace(version, "<version>")
     read: dict[str, Any] = json.loads(text)
     read["status"].pop("observedGeneration", None)
+    read["status"].pop("previousGoodRevision", None)  # that of the rollout before
     return read
