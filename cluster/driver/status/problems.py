@@ -25,9 +25,10 @@ def with_problems(
     Ready reports them too, since `kubectl get` shows its message.
     """
     conditions = {c["type"]: c for c in status.get("conditions", ())}
+    planned = dict(conditions)
     old = {c["type"]: c for c in found.status.get("conditions", ())}
     for problem in sorted(problems, key=lambda problem: problem.kind):
-        for kind, value in _affected_conditions(problem, conditions).items():
+        for kind, value in _affected_conditions(problem, planned).items():
             if found.deleting and kind == "Progressing":
                 continue  # it says what is left on nodes, and deletion.py reads its reason
             conditions[kind] = conditions.get(kind, {}) | {
@@ -41,7 +42,10 @@ def with_problems(
 
 
 def _affected_conditions(problem: Problem, conditions: Conditions) -> dict[str, str]:
-    """Return the conditions that report a problem, with their statuses."""
+    """Return the conditions that report a problem, with their statuses.
+
+    `conditions` are those without any problem: a milder one outranks no other.
+    """
     degraded = conditions.get("Degraded", {})
     reports = {
         "Ready": str(conditions.get("Ready", {}).get("status", "Unknown")),

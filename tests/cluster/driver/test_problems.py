@@ -57,6 +57,11 @@ def test_the_worst_problem_is_said_in_whatever_order_they_came(
     }
 
 
+@pytest.mark.parametrize("problems", [*permutations((CONTESTED, ON_A_NODE))])
+def test_a_contest_hides_no_refusal_of_a_node(ready: Model, problems: tuple[Problem, ...]) -> None:
+    assert conditions(ready, *problems)["Degraded"] == ("True", "RequestTooLarge")
+
+
 def test_an_edited_object_is_said_only_if_nothing_else_is_wrong(ready: Model) -> None:
     assert conditions(ready, CONTESTED)["Degraded"] == ("True", "FieldsContested")
 
