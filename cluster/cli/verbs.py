@@ -204,7 +204,8 @@ def rebuild(api: Api, driver: str) -> Order:
         else f"nodes build {driver} where they have it neither loaded nor in their caches"
     )
     what = (
-        f"{anew}; its pods are replaced and pull their images again, now and later, until: "
+        f"{anew}; its pods are replaced and, if spec.pods.imagePullPolicy allows it, pull their "
+        "images again, now and later, until: "
         f"kubectl annotate driver {driver} {REBUILD_NOTE}-; modules that are loaded stay loaded"
     )
     note = f"if failures have stopped its rollout, also: nodeside-cluster retry {driver}"
@@ -313,15 +314,12 @@ def _find_target(driver: str, revisions: Sequence[StoredRevision], to: str) -> S
     """Return the revision to go back to: `to` or, without it, the last good or the one before.
 
     The one before is that which was good before it, if it is known, rather than one that was tried.
-    One that is younger than the newest was left by an `undo`: a second one does not bring it again.
     """
     at = next((i for i, each in enumerate(revisions) if each.newest), len(revisions))
     if to:
         found = [each for each in revisions if each.revision.startswith(to)]
     else:
-        earlier = revisions[:at]
-        found = [each for each in earlier if each.good]
-        found = found or [each for each in earlier if each.was_good] or list(earlier[-1:])
+        found = _earlier_revision(revisions, at)
     if len(found) == 1:
         return found[0]
     if to:
@@ -331,6 +329,21 @@ def _find_target(driver: str, revisions: Sequence[StoredRevision], to: str) -> S
         f"the cluster has no earlier revision of driver {driver}",
         hint=f"apply its old driver.yaml, or choose one: nodeside-cluster history {driver}",
     )
+
+
+def _earlier_revision(revisions: Sequence[StoredRevision], at: int) -> list[StoredRevision]:
+    """Return the revision that `undo` brings again, if there is one; `at` is that of the newest.
+
+    After an `undo`, the one that was good before is the newest, or is younger than that. A second
+    `undo` brings back neither what the first has undone, nor one that was only tried.
+    """
+    earlier = revisions[:at]
+    if not any(each.was_good for each in revisions):  # by their ages, then
+        return [each for each in earlier if each.good] or list(earlier[-1:])
+    if any(each.newest and each.was_good for each in revisions):
+        return []
+    good = [each for each in revisions if each.good and not each.newest]
+    return good or [each for each in earlier if each.was_good]
 
 
 def _way_back(document: Document, found: DriverObject, target: StoredRevision) -> dict[str, Any]:

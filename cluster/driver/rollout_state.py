@@ -11,7 +11,7 @@ from cluster.model.retries import Retries
 from cluster.model.snapshot import Pool
 from cluster.model.states import Boot, Health, Phase, Place, Supply
 from cluster.model.status_schema import CASUALTY_LIMIT
-from nodeside.protocol.node_status import WAITS_FOR_DRIVER, State
+from nodeside.protocol.node_status import WAITS_FOR_DRIVER
 from nodeside.spec import Driver
 from nodeside.spec.fleet import Rollout
 from nodeside.spec.model import Upgrade
@@ -85,7 +85,8 @@ def rollout_state(
         else [m for m, p in placed if p is Place.NEWEST and (m.worked_with or not good)]
     )
     changed = [member for member in assigned if not member.is_given_up]
-    if not good:
+    if not good and blocked:
+        assigned = [member for member in assigned if not _tries_nothing(member, blocked)]
         changed = [member for member in changed if not _tries_nothing(member, blocked)]
     may_have_failed = not settled and (assigned or remembered)
     failed = nodes_that_count_as_failed(assigned, remembered, retries) if may_have_failed else ()
@@ -186,15 +187,8 @@ def _count_first_candidates(placed: Iterable[tuple[DriverNode, Place]], supply: 
 
 
 def _tries_nothing(member: DriverNode, blocked: Collection[str]) -> bool:
-    """Return whether a node cannot show whether the first revision works, perhaps for long.
-
-    It waits for its reboot, or for another driver where that failed or is not wanted.
-    """
-    if waits_for_driver(member):
-        return member.node.name in blocked
-    report = member.current_report
-    waits = report is not None and report.state == State.REBOOT_REQUIRED.value
-    return waits and member.boot is Boot.RUNNING
+    """Return whether a node waits for another driver, which failed there or is not wanted."""
+    return member.node.name in blocked and waits_for_driver(member)
 
 
 def _decide_first_phase(rollout: Rollout, *, tried: bool, everywhere: bool, failed: int) -> Phase:

@@ -198,13 +198,14 @@ def _forget_nodes(leaving: DriverUnload, leavers: Sequence[LeavingNode]) -> Iter
         if labels:
             yield LabelNode(driver, each.node.name, labels, "the driver is gone from it")
     reports = {
-        name: each.node.name
+        name: each.node
         for each in leavers
         if (name := node_driver_name(driver, each.node.name)) in snapshot.node_drivers
     }
     for name, node in reports.items():
-        if (report := snapshot.node_drivers[name]).reason == NOT_RESTORED:
-            note = f"driver {driver} on {node}: {report.message}"
+        report = snapshot.node_drivers[name]
+        if report.reason == NOT_RESTORED and report.boot_id == node.boot_id:
+            note = f"driver {driver} on {node.name}: {report.message}"
             uid = leaving.found.uid
             yield EmitEvent(driver, uid, warning=True, reason=NOT_RESTORED, note=note)
     yield from (Delete(driver, NODE_DRIVERS, name) for name in reports)

@@ -37,6 +37,9 @@ NEW = document(
 )
 
 
+TRIED = document(version="1.5.0", image="registry.example.com/drivers/edu:1.5.0")
+
+
 def revision(driver: dict[str, Any]) -> str:
     found = driver_from(driver).driver
     assert found is not None
@@ -379,3 +382,37 @@ def test_undo_prefers_the_revision_that_was_good_before_to_one_that_was_tried(sc
     assert order.what.startswith(
         f"edu goes from 2.0.0 ({revision(NEW)}) to 1.0.0 ({revision(OLD)})"
     )
+
+
+@pytest.mark.parametrize(
+    ("good", "before", "newest", "to"),
+    [
+        (NEW, OLD, TRIED, NEW),  # what was tried again is older than the last good one
+        (OLD, NEW, OLD, None),  # undone, and complete
+        (NEW, OLD, OLD, None),  # undone, and under way
+        (NEW, None, NEW, OLD),  # nothing is known of what was good
+    ],
+)
+def test_undo_goes_to_what_was_good_and_never_back_and_forth(
+    scene: Scene,
+    good: dict[str, Any],
+    before: dict[str, Any] | None,
+    newest: dict[str, Any],
+    to: dict[str, Any] | None,
+) -> None:
+    driver = {**scene.driver, "spec": newest["spec"]}
+    driver["status"] = {
+        "lastGoodRevision": revision(good),
+        "previousGoodRevision": revision(before) if before else "",
+    }
+    stored = [(TRIED, "2025-12-01T00:00:00Z"), (OLD, "2026-01-01T00:00:00Z")]
+    stored.append((NEW, "2026-02-01T00:00:00Z"))
+    scene.server.always = StoredObjects(
+        [driver, *(stored_revision(each, created) for each, created in stored)]
+    ).answer
+
+    if to is None:
+        with pytest.raises(NoWayBack):
+            verbs.undo(scene.api, NAMESPACE, "edu")
+    else:
+        assert f" to {to['spec']['version']} (" in verbs.undo(scene.api, NAMESPACE, "edu").what

@@ -457,16 +457,17 @@ def test_a_canary_that_waits_for_a_driver_that_failed_there_is_replaced() -> Non
     assert len(having(model, "peer")) > 1
 
 
-def test_a_canary_that_waits_for_its_reboot_holds_no_node_that_has_rebooted() -> None:
+def test_a_canary_that_waits_for_its_reboot_is_waited_for_and_named() -> None:
     model = Model()
     model.add([f"n{number}" for number in range(4)])
     model.apply_driver(upgrade="onReboot")
     pass_time(model, 1.0)
     [canary] = having(model)
-    model.report(canary, State.REBOOT_REQUIRED, time=2.0)
-    pass_time(model, 10.0, 11.0)
+    model.report(canary, State.REBOOT_REQUIRED, message="it takes a reboot", time=2.0)
+    pass_time(model, 10.0, 1e6)
 
-    assert len(having(model)) > 1
+    assert having(model) == [canary], "no other node tries what none has tried"
+    assert canary in model.condition("Progressing")["message"]
 
 
 def test_a_node_that_was_not_chosen_opens_nothing_after_a_canary_has_failed() -> None:
