@@ -123,9 +123,10 @@ def bring_up(attempt: Attempt, *, closed: Collection[Rung] = ()) -> Report:
 def _unload_for_predecessor(attempt: Attempt) -> None:
     """Unload this driver if one that it comes after leaves, and raise WaitsForDriver."""
     task = attempt.task
-    names = ", ".join(leaving_predecessors(task))
-    if not names:
+    leaving = leaving_predecessors(task)
+    if not leaving:
         return
+    names = ", ".join(leaving)
     record = read_loaded(task.host, task.name, task.boot_id)
     ours = loaded_by_nodeside(task, record, attempt.loader)
     if ours and stays_until_reboot(task):
@@ -134,7 +135,8 @@ def _unload_for_predecessor(attempt: Attempt) -> None:
     begin = partial(attempt.journal.announce_state, State.UNLOADING, f"leaves before {names} does")
     unload_driver(attempt, modules_to_unload((), record, ours), record, begin=begin)
     # What was cleared is for the removal, which is still to come.
-    write_cleared(task.host, task.name, record, record.cleared if record else Cleared())
+    left = record.cleared if record else Cleared()
+    write_cleared(task.host, task.name, record, left, awaits=leaving)
     clear_symbols(task.host, task.name)
     require_predecessors(task)
 

@@ -150,11 +150,16 @@ def _left_by_others(task: Task, freed: Collection[str]) -> dict[str, Cleared]:
     """Return what other drivers have left to this one, by their names.
 
     Also that of a driver which still has a pod: it may never load. If it does, it clears the way
-    again.
+    again. But one that has only left for another driver to be replaced is about to.
     """
+
+    def is_about_to_load(name: str, record: LoadedRecord) -> bool:
+        awaits_another = bool(record.awaits) and task.name not in record.awaits
+        return awaits_another and is_locked(task.host, f"{name}.pod")
+
     parts = {
         name: named_in(record.cleared, task.driver.spec, freed)
         for name, record in loaded_records(task.host, task.boot_id).items()
-        if name != task.name and not record.modules
+        if name != task.name and not record.modules and not is_about_to_load(name, record)
     }
     return {name: part for name, part in parts.items() if not part.is_empty}

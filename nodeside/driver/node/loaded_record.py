@@ -68,7 +68,8 @@ class LoadedRecord:
     The record is valid in the boot `boot_id` only. `devices` are the device numbers (c10:123) that
     appeared at the load: they identify open files that hold the modules. `after` are the drivers
     that this one comes after: it has to leave before them, unless it `stays` until a reboot.
-    `trust` is the mark of the `spec.prebuilt.trust` at the load, to detect a change; "" for none.
+    Without modules, it `awaits` those of them that it has left for. `trust` is the mark of the
+    `spec.prebuilt.trust` at the load, to detect a change; "" for none.
     `mark` is the end of the kernel log before the load, kept until the modules have passed
     validation once. `splat` is the kernel's complaint since then, kept permanently. `hooks` says
     which hooks have run. `hook` is the one, such as hooks.afterLoad[0], that has begun or comes
@@ -93,6 +94,7 @@ class LoadedRecord:
     stays: bool = False
     cleared: Cleared = Cleared()
     conflicts: tuple[str, ...] = ()
+    awaits: tuple[str, ...] = ()
 
     @property
     def replaces(self) -> frozenset[str]:

@@ -62,10 +62,21 @@ def clear_loaded(host: Host, driver: str) -> bool:
     return remove_record(loaded_path(host, driver)) or former
 
 
-def write_cleared(host: Host, driver: str, record: LoadedRecord | None, left: Cleared) -> None:
-    """Keep what is left of what was cleared for a driver without loaded modules, if anything is."""
+def write_cleared(
+    host: Host,
+    driver: str,
+    record: LoadedRecord | None,
+    left: Cleared,
+    *,
+    awaits: tuple[str, ...] = (),
+) -> None:
+    """Keep what is left of what was cleared for a driver without loaded modules, if anything is.
+
+    `awaits` are the drivers that are replaced, after which this one is loaded again.
+    """
     if record is not None and not left.is_empty:
-        write_loaded(host, replace(record, driver=driver, cleared=left).of_cleared_only)
+        only = replace(record, driver=driver, cleared=left).of_cleared_only
+        write_loaded(host, replace(only, awaits=awaits))
     else:
         clear_loaded(host, driver)
 

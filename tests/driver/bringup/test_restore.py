@@ -21,6 +21,7 @@ from nodeside.driver.node.run_directory import (
     hold_lock,
     hold_pod_lock,
     loaded_path,
+    write_cleared,
     write_loaded,
 )
 from nodeside.errors import NodesideError, SystemRefused
@@ -214,6 +215,20 @@ def test_what_was_removed_for_a_driver_whose_pod_never_loads_it_comes_back(
 
     assert done.document["restored"] == ["rival"]
     assert straw.loaded == ("rival",)
+
+
+@pytest.mark.parametrize(("awaited", "back"), [("base", []), ("hay", ["rival"])])
+def test_what_was_removed_for_a_driver_that_waits_for_another_stays_away(
+    straw: FakeNode, hay: FakeNode, awaited: str, back: list[str]
+) -> None:
+    both(straw, hay)
+    straw.run("unload")
+    assert straw.record is not None
+    left = straw.record
+    write_cleared(straw.host, "straw", left, left.cleared, awaits=(awaited,))
+
+    with hold_pod_lock(straw.host, "straw", timeout=0):
+        assert hay.run("unload", "-o", "json").document["restored"] == back
 
 
 def test_a_failed_load_brings_nothing_back_beside_a_driver_that_was_loaded_meanwhile(
