@@ -34,7 +34,7 @@ _LITTLE_PATIENCE = 30
 # What is on the web server beside a good archive, and what is said of it.
 _NOTHING_GOOD = {
     "truncated": "the archive is truncated",
-    "altered": "not a gzip file, or damaged: ",
+    "altered": "or damaged: ",  # the archive, or the gzip file: as one bit of this build decides
     "empty": "404 for ",
 }
 
