@@ -7,7 +7,7 @@ removal of the other one brings them back.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from nodeside import log
@@ -97,7 +97,7 @@ def restore_removed(
     done = restore_at_removal(cleared, spec, loader, others=others)
     every = [done]
     for name, part in left.items():
-        every.append(_restore_for(name, part, task, loader, others=others, freed=freed))
+        every.append(_restore_for(name, part, task, loader, freed=freed))
     return Restored(
         tuple(name for each in every for name in each.modules),
         tuple(address for each in every for address in each.devices),
@@ -113,7 +113,6 @@ def _restore_for(
     task: Task,
     loader: Loader,
     *,
-    others: Mapping[str, LoadedRecord],
     freed: Collection[str],
 ) -> Restored:
     """Bring back the part that another driver has left to this one, and correct its record."""
@@ -125,6 +124,7 @@ def _restore_for(
             if record is None or record.modules:
                 return Restored()
             part = named_in(record.cleared, spec, freed)
+            others = _other_drivers(task, loader)  # again: one may have been loaded meanwhile
             restored = restore_at_removal(part, spec, loader, others=others, freed=freed)
             left = record.cleared.without(part.without(restored.kept))
             write_cleared(host, name, record, left)
