@@ -72,7 +72,7 @@ def restore_steps(
         plan_restore(own, spec, rows, devices, leaving=leaving, others=others),
         *(
             plan_restore(part, spec, rows, devices, leaving=leaving, others=others, freed=freed)
-            for part in _left_by_others(task, freed).values()
+            for part in _left_by_others(task, freed, loader).values()
         ),
     ]
     return tuple(dict.fromkeys(words for plan in plans for words in plan.steps_in_words))
@@ -91,7 +91,7 @@ def restore_removed(
     cleared = record.cleared if record is not None else Cleared()
     try:
         others = _other_drivers(task, loader)
-        left = _left_by_others(task, freed)
+        left = _left_by_others(task, freed, loader)
     except Exception as exc:
         return failed_restore_result(exc, cleared, spec)
     done = restore_at_removal(cleared, spec, loader, others=others)
@@ -121,10 +121,11 @@ def _restore_for(
     try:
         with hold_lock(host, name, timeout=_LOCK_TIMEOUT, clock=loader.clock):
             record = read_loaded(host, name, task.boot_id)
-            if record is None or record.modules:
+            if record is None or _is_loaded(record, loader):
                 return Restored()
             part = named_in(record.cleared, spec, freed)
             others = _other_drivers(task, loader)  # again: one may have been loaded meanwhile
+            others.pop(name, None)  # its lock is ours
             restored = restore_at_removal(part, spec, loader, others=others, freed=freed)
             left = record.cleared.without(part.without(restored.kept))
             write_cleared(host, name, record, left)
@@ -136,30 +137,44 @@ def _restore_for(
 
 def _other_drivers(task: Task, loader: Loader) -> dict[str, LoadedRecord]:
     """Return the records of the other drivers that are loaded, or are being loaded."""
-    rows = loader.modules.rows()
     return {
         name: record
         for name, record in loaded_records(task.host, task.boot_id).items()
         if name != task.name
         and record.modules
-        and (any(module.name in rows for module in record.modules) or is_locked(task.host, name))
+        and (_is_loaded(record, loader) or is_locked(task.host, name))
     }
 
 
-def _left_by_others(task: Task, freed: Collection[str]) -> dict[str, Cleared]:
+def _is_loaded(record: LoadedRecord, loader: Loader) -> bool:
+    """Return whether a module of a record is in the kernel, by its build-id if both are known."""
+    for module in record.modules:
+        state = loader.modules.state(module.name)
+        if state is not None:
+            is_comparable = bool(module.build_id and state.build_id)
+            if not is_comparable or module.build_id == state.build_id:
+                return True
+    return False
+
+
+def _left_by_others(task: Task, freed: Collection[str], loader: Loader) -> dict[str, Cleared]:
     """Return what other drivers have left to this one, by their names.
 
     Also that of a driver which still has a pod: it may never load. If it does, it clears the way
-    again. But one that has only left for another driver to be replaced is about to.
+    again. But one that has only left for another driver to be replaced is about to. A driver whose
+    modules another one took over has left them in its record; nobody unloads it any more.
     """
 
-    def is_about_to_load(name: str, record: LoadedRecord) -> bool:
-        awaits_another = bool(record.awaits) and task.name not in record.awaits
-        return awaits_another and is_locked(task.host, f"{name}.pod")
+    def is_left(name: str, record: LoadedRecord) -> bool:
+        has_pod = is_locked(task.host, f"{name}.pod")
+        if not record.modules:
+            return not (has_pod and record.awaits and task.name not in record.awaits)
+        is_at_work = has_pod or record.hook or is_locked(task.host, name)
+        return not is_at_work and not _is_loaded(record, loader)
 
     parts = {
         name: named_in(record.cleared, task.driver.spec, freed)
         for name, record in loaded_records(task.host, task.boot_id).items()
-        if name != task.name and not record.modules and not is_about_to_load(name, record)
+        if name != task.name and is_left(name, record)
     }
     return {name: part for name, part in parts.items() if not part.is_empty}

@@ -17,6 +17,7 @@ from nodeside.driver.kernel import conflicts
 from nodeside.driver.kernel.firmware import FirmwareDirectory
 from nodeside.driver.node import run_directory
 from nodeside.driver.node.loaded_record import Cleared
+from nodeside.driver.node.node_lock import node_lock
 from nodeside.driver.node.run_directory import (
     hold_lock,
     hold_pod_lock,
@@ -229,6 +230,34 @@ def test_what_was_removed_for_a_driver_that_waits_for_another_stays_away(
 
     with hold_pod_lock(straw.host, "straw", timeout=0):
         assert hay.run("unload", "-o", "json").document["restored"] == back
+
+
+def test_what_was_removed_for_a_driver_that_was_renamed_comes_back_with_its_successor(
+    straw: FakeNode,
+) -> None:
+    straw.fill()
+    record = straw.record
+    assert record is not None
+    # Nothing is unloaded for a Driver whose modules another one takes over.
+    write_loaded(straw.host, replace(record, driver="former"))
+    write_loaded(straw.host, replace(record, cleared=Cleared()))
+
+    done = straw.run("unload", "-o", "json").document
+
+    assert (done["restored"], done["notRestored"]) == (["rival"], [])
+    assert straw.loaded == ("rival",)
+    assert records(straw) == []
+
+
+@pytest.mark.parametrize("at_work", ["straw", "straw.pod"])
+def test_what_was_removed_for_a_driver_at_work_stays_its_own_though_its_modules_are_gone(
+    straw: FakeNode, hay: FakeNode, at_work: str
+) -> None:
+    both(straw, hay)
+    del straw.kernel.modules["straw"]
+
+    with node_lock(straw.host, at_work, at_work, timeout=0):
+        assert hay.run("unload", "-o", "json").document["restored"] == []
 
 
 def test_a_failed_load_brings_nothing_back_beside_a_driver_that_was_loaded_meanwhile(
